@@ -1,0 +1,52 @@
+//! Why no block was handed out.
+
+/// Why [`Arena::acquire`](crate::Arena::acquire) handed out no block. All sizes are bytes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Existing slabs have no fitting range, but the budget allows another slab that holds it.
+    #[error("no free block of {asked} bytes; add a slab of up to {growable_bytes} bytes")]
+    NeedsSlab {
+        /// As asked.
+        asked: u64,
+        /// What the budget still allows this kind.
+        growable_bytes: u64,
+    },
+    /// Existing slabs have no fitting range and the rest of the budget holds no slab for it.
+    #[error(
+        "no free block of {asked} bytes: {free} bytes free, largest {largest}, {held} held; release tensors or raise max_bytes"
+    )]
+    Exhausted {
+        /// As asked.
+        asked: u64,
+        /// Free in slabs of this kind.
+        free: u64,
+        /// Largest free range of this kind.
+        largest: u64,
+        /// Held by blocks of this kind, quarantined ones too.
+        held: u64,
+    },
+    /// Larger than the budget of this kind can ever serve.
+    #[error("{asked} bytes can never fit, at most {most} do; raise max_bytes")]
+    TooLarge {
+        /// As asked.
+        asked: u64,
+        /// All that the budget gives this kind.
+        most: u64,
+    },
+    /// More is quarantined than `quarantine_bytes` allows.
+    #[error(
+        "no block of {asked} bytes: {quarantined} bytes are quarantined, more than {most}; close the engine client that timed out"
+    )]
+    QuarantineFull {
+        /// As asked.
+        asked: u64,
+        /// Quarantined, of both kinds.
+        quarantined: u64,
+        /// `quarantine_bytes` of the budget.
+        most: u64,
+    },
+    /// A value without bytes needs no block.
+    #[error("a block of 0 bytes can't be acquired; set zero-byte values aside")]
+    ZeroBytes,
+}
