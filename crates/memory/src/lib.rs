@@ -1,0 +1,65 @@
+//! Memory of tensorlease: mappings, leases, copies, pinning.
+//!
+//! Slabs are mapped, populated and cut into blocks here; which block is free is decided by the pure bookkeeping of
+//! `tensorlease-arena`. This crate is where the project's `unsafe` stands; each module that has some says so below.
+//!
+//! # Why it is sound
+//!
+//! 1. **Raw while in flight.** Bytes that a transfer may touch are never seen through a Rust reference. [`Target`] and
+//!    [`Source`] are an address, a length and the lifetime of the owner; only [`copy`] and engines touch the bytes.
+//! 2. **References only to exclusive bytes.** `&[u8]` and `&mut [u8]` exist for [`Lease`] and [`Buffer`] alone. They are
+//!    made by consuming the [`InFlight`] (or the other owner) whose targets borrowed it, so no safe target is left, and
+//!    the arena hands out blocks that don't overlap, each once until it comes back.
+//! 3. **Memory outlives its users.** Every block holds its slab, every slab its mapping: the pool, the store and the
+//!    engine may be gone while a lease is read.
+//! 4. **Quarantined memory is never unmapped** by this crate: slabs that still hold quarantined blocks when their pool
+//!    goes are kept for good, because an abandoned transfer may still write them.
+//!
+//! Two targets may name the same bytes, like two writers of one file: with two copies at once the bytes are a mixture.
+//! Nothing reads them through a reference meanwhile (rule 1). That an engine call gets disjoint targets is the client's
+//! duty, and the engine contract's.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+mod span;
+
+#[allow(unsafe_code)]
+mod foreign;
+#[allow(unsafe_code)]
+mod heap;
+#[allow(unsafe_code)]
+mod mapping;
+
+#[allow(unsafe_code)]
+mod buffer;
+#[allow(unsafe_code)]
+mod copy;
+mod landing;
+#[allow(unsafe_code)]
+mod lease;
+#[allow(unsafe_code)]
+mod slab;
+
+mod leased_blocks;
+mod pool;
+mod return_list;
+mod sync;
+
+#[allow(unsafe_code)]
+pub mod fork;
+pub mod limits;
+#[allow(unsafe_code)]
+pub mod pin;
+#[allow(unsafe_code)]
+mod poison;
+
+pub use buffer::Buffer;
+pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
+pub use foreign::Foreign;
+pub use heap::HeapBytes;
+pub use landing::{Landing, into_buffers, into_whole_buffers};
+pub use lease::{InFlight, Lease};
+pub use mapping::{MapError, Mapping, MappingKind};
+pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
+pub use return_list::ReturnList;
+pub use span::{Region, Source, Target};

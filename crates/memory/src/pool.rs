@@ -1,0 +1,397 @@
+//! Slabs + arena bookkeeping + the return list: hands out blocks of memory.
+
+use crate::leased_blocks::LeasedBlocks;
+use crate::slab::{Hold, Slab, to_usize};
+use crate::sync::{Mutex, MutexGuard};
+use crate::{InFlight, Lease, MapError, Mapping, MappingKind, Region, ReturnList};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StaticMutex, PoisonError};
+use tensorlease_arena::{AcquireError, Arena, BlockId, Budget, SlabId, SlabKind, Usage};
+
+/// What a forked child gets of the slabs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForkPolicy {
+    /// A copy: leased bytes stay readable, but the kernel copies pinned pages at every fork.
+    #[default]
+    Inherit,
+    /// Nothing: fork is cheap, and a touch in the child is a fault.
+    Exclude,
+}
+
+/// Why a slab could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrowError {
+    /// The machine gave no memory, though the budget allows it.
+    #[error("cannot make a slab of {len} bytes; lower max_bytes or free memory of this machine")]
+    Map {
+        /// Bytes of the slab.
+        len: u64,
+        /// What was refused.
+        #[source]
+        source: MapError,
+    },
+}
+
+/// Result of [`Pool::acquire`].
+#[derive(Debug)]
+pub struct Admission {
+    /// The blocks got, in the order of the requests.
+    pub blocks: Vec<InFlight>,
+    /// Why the request after the last block was refused. None: all were served.
+    pub refused: Option<AcquireError>,
+}
+
+/// Slabs of pools that went while some of their blocks were quarantined. Never emptied.
+static KEPT_MAPPED: StaticMutex<Vec<Arc<Slab>>> = StaticMutex::new(Vec::new());
+
+/// Hands out blocks of memory. Clone = another handle of the same pool.
+///
+/// One lock guards the books; it is held for index arithmetic only, never while memory is mapped, populated or copied. In
+/// a forked child a pool must not be used (the lock may have been held by a thread that is not there).
+#[derive(Clone, Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    name: &'static str,
+    budget: Budget,
+    fork: ForkPolicy,
+    returns: Arc<ReturnList>,
+    books: Mutex<Books>,
+}
+
+/// Everything under the lock.
+#[derive(Debug)]
+struct Books {
+    arena: Arena,
+    slabs: BTreeMap<SlabId, Arc<Slab>>,
+    leased: LeasedBlocks,
+    /// One entry per quarantined block: its slab must stay mapped, come what may.
+    quarantined: Vec<Arc<Slab>>,
+    stale_returns: u64,
+    closed: bool,
+}
+
+impl Pool {
+    /// A pool without slabs. `name` is for messages ("arena", "copy cache").
+    pub fn new(name: &'static str, budget: Budget, fork: ForkPolicy) -> Self {
+        let books = Books {
+            arena: Arena::new(budget),
+            slabs: BTreeMap::new(),
+            leased: LeasedBlocks::default(),
+            quarantined: Vec::new(),
+            stale_returns: 0,
+            closed: false,
+        };
+        let shared = Shared {
+            name,
+            budget,
+            fork,
+            returns: Arc::new(ReturnList::new()),
+            books: Mutex::new(books),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The name given at birth.
+    pub fn name(&self) -> &'static str {
+        self.shared.name
+    }
+
+    /// The limits.
+    pub fn budget(&self) -> Budget {
+        self.shared.budget
+    }
+
+    /// Drains the return list, then acquires one block per `(len, align)` in order until the first that can't be had. One
+    /// lock. Panics on a length of 0.
+    pub fn acquire(&self, kind: SlabKind, wanted: &[(u64, u64)]) -> Admission {
+        assert!(wanted.iter().all(|&(len, _)| len > 0), "a block has at least one byte");
+        let mut blocks = Vec::with_capacity(wanted.len());
+        let mut books = self.shared.lock_drained();
+        let mut refused = None;
+        for &(len, align) in wanted {
+            match books.acquire(kind, len, align) {
+                Ok(block) => blocks.push(block),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        // Before any of the blocks leaves this function, and so before any can be pushed.
+        self.shared.returns.reserve(books.arena.block_index_limit());
+        Admission { blocks, refused }
+    }
+
+    /// Reserves budget, then maps and populates a slab for what is missing (outside the lock). None: the budget allows
+    /// none, or the pool is closed. The caller registers `region()` with its engine, then admits it.
+    ///
+    /// # Errors
+    /// `Map` when the machine has not the memory; the budget is given back.
+    pub fn make_slab(
+        &self,
+        kind: SlabKind,
+        missing_bytes: u64,
+        largest: u64,
+    ) -> Result<Option<SlabReservation>, GrowError> {
+        let reserved = {
+            let mut books = self.shared.lock_drained();
+            if books.closed {
+                return Ok(None);
+            }
+            books.reserve_slab(kind, missing_bytes, largest)
+        };
+        let Some((slab, len)) = reserved else { return Ok(None) };
+        let mut reservation = SlabReservation {
+            pool: self.clone(),
+            slab,
+            mapping: None,
+            admitted: false,
+        };
+        let mapping = self.map(len).map_err(|source| GrowError::Map { len, source })?;
+        reservation.mapping = Some(mapping);
+        Ok(Some(reservation))
+    }
+
+    /// From now on blocks are cut from the slab. Panics on another pool's slab.
+    pub fn admit(&self, mut slab: SlabReservation) -> SlabId {
+        assert!(
+            Arc::ptr_eq(&self.shared, &slab.pool.shared),
+            "a slab is admitted to the pool that made it, not to the {}",
+            self.shared.name
+        );
+        let mapping = slab
+            .mapping
+            .take()
+            .expect("a reservation holds a mapping until it is admitted");
+        let memory = Slab::new(
+            Arc::new(mapping),
+            Arc::clone(&self.shared.returns),
+            Arc::downgrade(&self.shared),
+        );
+        let mut books = self.shared.lock();
+        books.arena.admit_slab(slab.slab);
+        books.slabs.insert(slab.slab, Arc::new(memory));
+        slab.admitted = true;
+        slab.slab
+    }
+
+    /// In flight -> leased, all under one lock, order kept. Panics on another pool's block.
+    pub fn lease(&self, blocks: Vec<InFlight>) -> Vec<Lease> {
+        for block in &blocks {
+            self.shared.check_own(block);
+        }
+        self.shared.lease(&blocks);
+        blocks.into_iter().map(Lease::new).collect()
+    }
+
+    /// In flight -> quarantined: a transfer may still write the block. Its memory stays mapped and is not reused until
+    /// [`Pool::end_quarantine`]; if the pool goes before that, the slab's memory is kept for good. The bound
+    /// `quarantine_bytes` is the caller's to compare with [`Usage::quarantined_bytes`]: the block is quarantined in any
+    /// case. Takes the lock, so it is for workers, not for deleters. Panics on another pool's block.
+    pub fn quarantine(&self, block: InFlight) {
+        self.shared.check_own(&block);
+        let mut books = self.shared.lock();
+        let quarantined = books.arena.quarantine(block.block().id);
+        quarantined.expect("a block stays in flight while its InFlight lives");
+        books.quarantined.push(block.into_hold().into_slab());
+    }
+
+    /// Quarantined -> free, all of them: whatever might still have written is closed. Returns the bytes.
+    pub fn end_quarantine(&self) -> u64 {
+        let mut books = self.shared.lock();
+        books.quarantined.clear();
+        books.arena.end_quarantine()
+    }
+
+    /// Removes slabs without blocks; the mappings are returned so that the caller can unregister them before they drop.
+    pub fn take_empty_slabs(&self) -> Vec<Arc<Mapping>> {
+        self.shared.lock_drained().take_empty_slabs(|_| true)
+    }
+
+    /// As [`Pool::take_empty_slabs`], of one kind: what makes room for a larger slab of that kind.
+    pub fn take_empty_slabs_of(&self, kind: SlabKind) -> Vec<Arc<Mapping>> {
+        self.shared.lock_drained().take_empty_slabs(|other| other == kind)
+    }
+
+    /// All slabs' regions (for unregistering at close).
+    pub fn regions(&self) -> Vec<Region> {
+        let books = self.shared.lock();
+        books.slabs.values().map(|slab| slab.mapping().region()).collect()
+    }
+
+    /// Is this range inside one live (leased) block of this pool? Then a write may use it in place.
+    pub fn contains(&self, region: Region) -> bool {
+        let mut books = self.shared.lock_drained();
+        // Most memory that is written is not the pool's, and needs no index of the blocks to say so.
+        let in_slab = books
+            .slabs
+            .values()
+            .any(|slab| slab.mapping().region().contains(region));
+        in_slab && books.leased.contains(region)
+    }
+
+    /// Drains the return list, then reports.
+    pub fn usage(&self) -> Usage {
+        self.shared.lock_drained().arena.usage()
+    }
+
+    /// Returned blocks that the books did not know as handed out: always 0, or this crate has a bug.
+    pub fn stale_returns(&self) -> u64 {
+        self.shared.lock_drained().stale_returns
+    }
+
+    /// From now on every acquire is refused as exhausted and no slab is made; leases stay valid.
+    pub fn close(&self) {
+        self.shared.lock().closed = true;
+    }
+
+    fn map(&self, len: u64) -> Result<Mapping, MapError> {
+        let mapping = Mapping::new(MappingKind::Anonymous, to_usize(len))?;
+        if self.shared.fork == ForkPolicy::Exclude {
+            mapping.exclude_from_fork()?;
+        }
+        mapping.populate()?;
+        Ok(mapping)
+    }
+}
+
+impl Shared {
+    /// A panic while the lock was held does not make the pool unusable: each change of the books is one call of the arena,
+    /// which checks before it changes anything, so the books are whole between any two.
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_drained(&self) -> MutexGuard<'_, Books> {
+        let mut books = self.lock();
+        self.returns.drain(|id| books.give_back(id));
+        books
+    }
+
+    /// In flight -> leased, all under one lock. The blocks are this pool's.
+    pub(crate) fn lease<B: Borrow<InFlight>>(&self, blocks: &[B]) {
+        let mut books = self.lock();
+        for block in blocks {
+            books.lease(block.borrow());
+        }
+    }
+
+    fn check_own(self: &Arc<Self>, block: &InFlight) {
+        let pool = block.hold().slab().pool();
+        assert!(
+            std::ptr::eq(pool.as_ptr(), Arc::as_ptr(self)),
+            "a block goes back to the pool it came from, not to the {}",
+            self.name
+        );
+    }
+}
+
+impl Books {
+    fn acquire(&mut self, kind: SlabKind, len: u64, align: u64) -> Result<InFlight, AcquireError> {
+        if self.closed {
+            let usage = self.arena.usage();
+            return Err(AcquireError::Exhausted {
+                asked: len,
+                free: 0,
+                largest: 0,
+                held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
+            });
+        }
+        let block = self.arena.acquire(kind, len, align)?;
+        let slab = self.slabs.get(&block.slab).expect("a block lies in an admitted slab");
+        let len = to_usize(len);
+        Ok(InFlight::new(Hold::new(Arc::clone(slab), block, len), len))
+    }
+
+    fn lease(&mut self, block: &InFlight) {
+        let id = block.block().id;
+        let leased = self.arena.lease(id);
+        leased.expect("a block stays in flight while its InFlight lives");
+        self.leased.insert(id.index, block.hold().region());
+    }
+
+    fn give_back(&mut self, id: BlockId) {
+        match self.arena.release(id) {
+            Ok(()) => self.leased.remove(id.index),
+            Err(stale) => {
+                debug_assert!(false, "a block is handed out once and comes back once: {stale}");
+                self.stale_returns += 1;
+            }
+        }
+    }
+
+    fn reserve_slab(&mut self, kind: SlabKind, missing_bytes: u64, largest: u64) -> Option<(SlabId, u64)> {
+        let len = self.arena.next_slab_len(kind, missing_bytes, largest)?;
+        Some((self.arena.reserve_slab(kind, len)?, len))
+    }
+
+    fn take_empty_slabs(&mut self, wanted: impl Fn(SlabKind) -> bool) -> Vec<Arc<Mapping>> {
+        let mut mappings = Vec::new();
+        for (id, kind, _) in self.arena.empty_slabs() {
+            // A slab that is being made has no memory here yet: it is its reservation's.
+            if wanted(kind) && self.slabs.contains_key(&id) && self.arena.remove_slab(id).is_ok() {
+                mappings.extend(self.slabs.remove(&id).map(|slab| Arc::clone(slab.mapping())));
+            }
+        }
+        mappings
+    }
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        // Rule 4 of the crate documentation: an abandoned transfer may still write these.
+        let mut kept = KEPT_MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.append(&mut self.quarantined);
+    }
+}
+
+/// Budget taken for a slab that is being made, and its populated mapping. Dropped without `admit`, both are given back.
+#[derive(Debug)]
+pub struct SlabReservation {
+    pool: Pool,
+    slab: SlabId,
+    /// None only before the mapping is made and once it is admitted.
+    mapping: Option<Mapping>,
+    admitted: bool,
+}
+
+impl SlabReservation {
+    /// The memory to register.
+    pub fn region(&self) -> Region {
+        self.mapping().region()
+    }
+
+    /// Length, bytes.
+    pub fn len(&self) -> u64 {
+        self.mapping().len() as u64
+    }
+
+    /// Always false: no slab is made without bytes.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn mapping(&self) -> &Mapping {
+        self.mapping
+            .as_ref()
+            .expect("whoever has a reservation has its mapping")
+    }
+}
+
+impl Drop for SlabReservation {
+    fn drop(&mut self) {
+        if !self.admitted {
+            // The memory goes before its budget does, so that the two together never exceed the limit.
+            drop(self.mapping.take());
+            self.pool.shared.lock().arena.cancel_slab(self.slab);
+        }
+    }
+}
