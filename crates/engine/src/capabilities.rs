@@ -1,0 +1,37 @@
+//! What an engine can do and wants: the client plans by it, the conformance suite tests it.
+
+/// Does an engine need to know memory before it transfers to or from it?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// Transfers take any memory; `register` is a no-op that costs nothing.
+    Free,
+    /// Transfers to or from memory outside a registration are refused with `FaultKind::Unregistered`.
+    Required,
+}
+
+/// What one engine object claims about itself. Constant from open to close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Name for logs and messages: "embedded".
+    pub name: &'static str,
+    /// Whether memory must be registered before a transfer.
+    pub registration: Registration,
+    /// Largest memory of one registration, bytes.
+    pub registration_bytes_max: u64,
+    /// Most keys of one read or write call.
+    pub batch_keys_max: usize,
+    /// Most bytes of one read or write call with more than one key. One key alone may be larger.
+    pub batch_bytes_max: u64,
+    /// Readers beyond which more bring nothing.
+    pub readers_worth: usize,
+    /// Can read a range of an object (`ReadOp::offset`).
+    pub ranges: bool,
+    /// A replace is atomic: a reader sees the old object or the new one, whole.
+    pub atomic_replace: bool,
+    /// Stores tags and knows sizes: `describe_batch` works, tags are checked at reads.
+    pub describes: bool,
+    /// A read that ended with `MayStillWrite` may write its memory until `close` returned.
+    pub late_writes: bool,
+    /// Calls are local copies that end within milliseconds: they may run on the caller's thread.
+    pub prompt: bool,
+}

@@ -1,0 +1,98 @@
+//! Clauses 7 and 13: a store without room.
+use super::rig::{any_tag, assert_same};
+use super::{Factory, Rig, pattern};
+use crate::{Fault, FaultKind, WriteOp};
+
+const OBJECT: usize = 1 << 20;
+
+/// Writes objects of 1 MiB until the store is full; returns their keys and the first refusal.
+fn fill(rig: &Rig, capacity_bytes: u64) -> (Vec<String>, Fault) {
+    let bytes = pattern(1, OBJECT);
+    let mut keys = Vec::new();
+    for index in 0..=capacity_bytes / OBJECT as u64 {
+        let key = rig.key(&format!("fill/{index}"));
+        match rig.write(&key, &bytes, &any_tag()) {
+            Ok(()) => keys.push(key),
+            Err(fault) => return (keys, fault),
+        }
+    }
+    panic!("a store of {capacity_bytes} bytes took {} MiB", keys.len());
+}
+
+/// Clause 13: a full store says so, keeps serving, and takes objects again when some are gone.
+pub fn a_full_store_keeps_working(factory: &Factory<'_>) {
+    let Some(rig) = factory() else { return };
+    let Some(capacity_bytes) = rig.capacity_bytes() else {
+        return;
+    };
+    let (keys, fault) = fill(&rig, capacity_bytes);
+    assert_eq!(fault.kind, FaultKind::Full, "no room: {fault}");
+    assert!(
+        fault.message.contains(&OBJECT.to_string()),
+        "the fault says what was asked: {fault}"
+    );
+    assert!(
+        keys.len() as u64 >= capacity_bytes / OBJECT as u64 / 2,
+        "at least half of the capacity could be used"
+    );
+    let bytes = pattern(1, OBJECT);
+    keys.iter().for_each(|key| rig.expect(key, &bytes));
+    // Room for one: of three new objects in one call, the small ones and nothing else get in the large one's way.
+    assert_eq!(
+        rig.engine().remove_batch(&[&keys[0]]),
+        [Ok(true)],
+        "an object of the full store"
+    );
+    let (small, large) = (rig.memory(200), rig.memory(4 * OBJECT));
+    small.fill(0, &pattern(7, 200));
+    let new = ["small/a", "large", "small/b"].map(|name| rig.key(name));
+    let segments = [
+        [small.source(0..100)],
+        [large.source(0..4 * OBJECT)],
+        [small.source(100..200)],
+    ];
+    let tag = any_tag();
+    let write = |index: usize| WriteOp {
+        key: &new[index],
+        segments: &segments[index],
+        tag: &tag,
+    };
+    let results = rig.engine().write_batch(&[write(0), write(1), write(2)]);
+    assert_eq!(
+        (&results[0], &results[2]),
+        (&Ok(()), &Ok(())),
+        "keys beside one that finds no room"
+    );
+    assert_eq!(
+        results[1].as_ref().map_err(|fault| fault.kind),
+        Err(FaultKind::Full),
+        "four times the room"
+    );
+    rig.expect(&new[0], &pattern(7, 200)[..100]);
+    rig.expect(&new[2], &pattern(7, 200)[100..]);
+    for key in &keys[1..] {
+        assert_eq!(
+            rig.engine().remove_batch(&[key]),
+            [Ok(true)],
+            "an object of the full store"
+        );
+    }
+    rig.put(&new[1], &pattern(8, 4 * OBJECT));
+    rig.expect(&new[1], &pattern(8, 4 * OBJECT));
+}
+
+/// Clause 7: a replace that finds no room keeps the old object.
+pub fn a_replace_that_does_not_fit_keeps_the_old_object(factory: &Factory<'_>) {
+    let Some(rig) = factory() else { return };
+    let Some(capacity_bytes) = rig.capacity_bytes() else {
+        return;
+    };
+    let (keys, _full) = fill(&rig, capacity_bytes);
+    let larger = pattern(2, 2 * OBJECT);
+    let fault = rig
+        .write(&keys[0], &larger, &any_tag())
+        .expect_err("twice the size in a full store");
+    assert_eq!(fault.kind, FaultKind::Full, "twice the size in a full store: {fault}");
+    let kept = rig.read(&keys[0], OBJECT).expect("the old object is still there");
+    assert_same(&kept, &pattern(1, OBJECT));
+}

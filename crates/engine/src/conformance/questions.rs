@@ -1,0 +1,51 @@
+//! Clause 9: what an engine says about objects without moving them.
+use super::{Factory, pattern};
+use crate::{FaultKind, ObjectInfo, Tag};
+
+/// Clause 9: `contains_batch` follows writes and removals.
+pub fn contains_agrees_with_writes(factory: &Factory<'_>) {
+    let Some(rig) = factory() else { return };
+    let key = rig.key("asked");
+    let contains = || rig.engine().contains_batch(&[&key]);
+    assert_eq!(contains(), [Ok(false)], "before the write");
+    rig.put(&key, &pattern(1, 10));
+    assert_eq!(contains(), [Ok(true)], "after the write");
+    rig.put(&key, &pattern(1, 20));
+    assert_eq!(contains(), [Ok(true)], "after the replace");
+    rig.engine().remove_batch(&[&key]);
+    assert_eq!(contains(), [Ok(false)], "after the removal");
+}
+
+/// Clause 9: `describe_batch` knows size and tag where that is claimed, and refuses elsewhere.
+pub fn describe_knows_size_and_tag(factory: &Factory<'_>) {
+    let Some(rig) = factory() else { return };
+    let (key, missing) = (rig.key("described"), rig.key("missing"));
+    let describe = || rig.engine().describe_batch(&[&key, &missing]);
+    let write = |len: usize, tag: &[u8]| {
+        rig.write(&key, &pattern(1, len), &Tag::new(tag))
+            .expect("a small object is written");
+    };
+    write(12_345, b"bf16 [5]");
+    if !rig.engine().capabilities().describes {
+        for result in describe() {
+            let fault = result.expect_err("an engine that does not describe");
+            assert_eq!(
+                fault.kind,
+                FaultKind::Refused,
+                "an engine that does not describe: {fault}"
+            );
+        }
+        return;
+    }
+    let info = |len, tag: &[u8]| {
+        Ok(Some(ObjectInfo {
+            len,
+            tag: Some(Tag::new(tag)),
+        }))
+    };
+    assert_eq!(describe(), [info(12_345, b"bf16 [5]"), Ok(None)], "after the write");
+    write(7, b"");
+    assert_eq!(describe(), [info(7, b""), Ok(None)], "after the replace");
+    rig.engine().remove_batch(&[&key]);
+    assert_eq!(describe(), [Ok(None), Ok(None)], "after the removal");
+}

@@ -1,0 +1,104 @@
+//! One stored object: its bytes, its size, its tag.
+use crate::{Fault, FaultKind, ObjectInfo, ReadOp, Tag};
+use tensorlease_memory::{CopyMode, Lease, Source, copy};
+
+/// Never changed after it was published, so a reader that holds it needs no lock.
+#[derive(Debug)]
+pub(super) struct Object {
+    len: u64,
+    tag: Tag,
+    /// The first piece is nearly always the only one; a second allocation per object is spared for it.
+    first: Lease,
+    rest: Vec<Lease>,
+}
+
+impl Object {
+    /// An object of one piece.
+    pub(super) fn whole(lease: Lease, tag: Tag) -> Self {
+        Self {
+            len: lease.len() as u64,
+            tag,
+            first: lease,
+            rest: Vec::new(),
+        }
+    }
+
+    /// An object of several pieces, of which there must be at least one.
+    pub(super) fn scattered(pieces: Vec<Lease>, tag: Tag) -> Self {
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let mut pieces = pieces.into_iter();
+        Self {
+            len,
+            tag,
+            first: pieces
+                .next()
+                .expect("an object has at least one byte, so at least one piece"),
+            rest: pieces.collect(),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn info(&self) -> ObjectInfo {
+        ObjectInfo {
+            len: self.len,
+            tag: Some(self.tag.clone()),
+        }
+    }
+
+    /// Checks identity and range, then copies. Nothing is written on an error.
+    pub(super) fn read(&self, read: &ReadOp<'_>, mode: CopyMode) -> Result<u64, Fault> {
+        let wanted = read.target.len() as u64;
+        self.check(read)?;
+        // The range lies inside the object, whose pieces are all mapped: it fits usize.
+        let offset = usize::try_from(read.offset).expect("an offset inside mapped memory fits an address");
+        if self.rest.is_empty() {
+            let source = Source::from(self.first.as_slice());
+            copy(source.slice(offset..offset + read.target.len()), &read.target, mode);
+        } else {
+            // A target can't be written in parts through a shared reference, so the pieces are put together first. Only
+            // objects written into a full and fragmented store pay for this second copy.
+            let bytes = self.gathered(offset, read.target.len());
+            copy(Source::from(bytes.as_slice()), &read.target, mode);
+        }
+        Ok(wanted)
+    }
+
+    fn check(&self, read: &ReadOp<'_>) -> Result<(), Fault> {
+        if self.len != read.object_len {
+            let message = format!("the object has {} bytes, {} were expected", self.len, read.object_len);
+            return Err(Fault::new(FaultKind::Mismatch, 0, message));
+        }
+        if read.tag.is_some_and(|tag| *tag != self.tag) {
+            return Err(Fault::new(
+                FaultKind::Mismatch,
+                0,
+                "the object was written with another tag (dtype or shape) than expected",
+            ));
+        }
+        let wanted = read.target.len() as u64;
+        if read.offset.checked_add(wanted).is_none_or(|end| end > self.len) {
+            let message = format!(
+                "{wanted} bytes from {} on are past the object's end at {}",
+                read.offset, self.len
+            );
+            return Err(Fault::new(FaultKind::Mismatch, 0, message));
+        }
+        Ok(())
+    }
+
+    fn gathered(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len);
+        let mut skip = offset;
+        for piece in std::iter::once(&self.first).chain(&self.rest) {
+            let piece = piece.as_slice();
+            let from = skip.min(piece.len());
+            skip -= from;
+            let to = (from + len - bytes.len()).min(piece.len());
+            bytes.extend_from_slice(&piece[from..to]);
+        }
+        bytes
+    }
+}

@@ -1,0 +1,22 @@
+//! The engine contract of tensorlease, its conformance suite, and the embedded engine.
+//!
+//! - [`Engine`]: what holds the objects. Its documentation is the contract, clause by clause.
+//! - [`Capabilities`], [`Fault`], [`Tag`]: the words of that contract.
+//! - [`Embedded`]: objects in this process, in recycled memory.
+//! - [`decorators`]: engines around engines that do harm on purpose, for tests.
+//! - `conformance` (feature of the same name): one suite that every engine passes.
+#![deny(unsafe_code)]
+mod capabilities;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod decorators;
+mod embedded;
+mod engine;
+mod fault;
+mod tag;
+
+pub use capabilities::{Capabilities, Registration};
+pub use embedded::{Embedded, EmbeddedOptions};
+pub use engine::{Engine, EngineStats, ObjectInfo, ReadOp, WriteOp};
+pub use fault::{CloseError, Fault, FaultKind, RegisterError};
+pub use tag::Tag;
