@@ -1,0 +1,161 @@
+//! Runs the engine calls of one read or write on the readers, and waits for them.
+//!
+//! A call is handed over by value: while it runs the worker owns it, and with it every block the engine may write. A caller that gives up takes nothing away from a running call; what comes back is dropped then, and so freed.
+
+use crate::{CallError, Patience, core::Core, patience::lock};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, PoisonError, RwLock},
+};
+
+/// Closed by a caller that gives up: nothing is copied out to it afterwards.
+pub(crate) type Gate = RwLock<bool>;
+
+/// One engine call: its keys, and the memory it reads or writes.
+pub(crate) trait EngineCall: Send + 'static {
+    /// What becomes of one key.
+    type Done: Send + 'static;
+    /// Makes the call.
+    fn execute(self, core: &Core, gate: &Gate) -> Vec<Self::Done>;
+    /// Bytes it moves.
+    fn bytes(&self) -> u64;
+}
+
+/// A single call below this size is run by the caller itself where the engine is prompt: a hand-over costs more.
+const INLINE_BYTES_MAX: u64 = 1 << 20;
+
+struct Running<C: EngineCall> {
+    core: Arc<Core>,
+    state: Mutex<State<C>>,
+    done: Condvar,
+    gate: Gate,
+}
+
+struct State<C: EngineCall> {
+    queue: VecDeque<C>,
+    running: usize,
+    finished: Vec<C::Done>,
+    abandoned: bool,
+    /// The readers were closed before every call ran.
+    cut_short: bool,
+}
+
+/// Runs all calls; every key comes back with its result, in no particular order.
+pub(crate) fn run<C: EngineCall>(
+    core: &Arc<Core>,
+    calls: Vec<C>,
+    patience: &Patience<'_>,
+) -> Result<Vec<C::Done>, CallError> {
+    let mut queue = VecDeque::from(calls);
+    if core.capabilities.prompt && queue.len() == 1 && queue[0].bytes() <= INLINE_BYTES_MAX {
+        let call = queue.pop_front().expect("one call");
+        return Ok(call.execute(core, &Gate::new(false)));
+    }
+    let jobs = queue.len().min(core.readers.count());
+    let running = Arc::new(Running {
+        core: Arc::clone(core),
+        state: Mutex::new(State {
+            queue,
+            running: 0,
+            finished: Vec::new(),
+            abandoned: false,
+            cut_short: false,
+        }),
+        done: Condvar::new(),
+        gate: Gate::new(false),
+    });
+    for _ in 0..jobs {
+        Step::submit(&running);
+    }
+    let waited = patience.wait(&running.state, &running.done, |state| {
+        state.cut_short || (state.queue.is_empty() && state.running == 0)
+    });
+    if let Err(error) = waited {
+        return running.abandon().ok_or(error);
+    }
+    let mut state = lock(&running.state);
+    if state.cut_short {
+        drop(state);
+        return running.abandon().ok_or(CallError::Closed);
+    }
+    Ok(std::mem::take(&mut state.finished))
+}
+
+impl<C: EngineCall> Running<C> {
+    /// The caller gives up. Results that came in between are its own after all.
+    fn abandon(&self) -> Option<Vec<C::Done>> {
+        // Waits for a copy-out that runs now (milliseconds), so that the caller's memory stays as it is from here on.
+        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = true;
+        let mut state = lock(&self.state);
+        if state.queue.is_empty() && state.running == 0 {
+            return Some(std::mem::take(&mut state.finished));
+        }
+        state.abandoned = true;
+        if 0 < state.running {
+            self.core.counters.abandoned_calls.add(1);
+            self.core.readers.abandon(state.running);
+        }
+        let (queue, finished) = (std::mem::take(&mut state.queue), std::mem::take(&mut state.finished));
+        drop(state);
+        drop((queue, finished));
+        None
+    }
+
+    /// Runs one call, then queues behind other reads: no read keeps the readers to itself.
+    fn step(self: &Arc<Self>) {
+        let call = {
+            let mut state = lock(&self.state);
+            let Some(call) = state.queue.pop_front() else { return };
+            state.running += 1;
+            call
+        };
+        let finished = call.execute(&self.core, &self.gate);
+        let mut state = lock(&self.state);
+        state.running -= 1;
+        if state.abandoned {
+            drop(state);
+            drop(finished);
+            self.core.readers.returned();
+            return;
+        }
+        state.finished.extend(finished);
+        let more = !state.queue.is_empty();
+        let done = !more && state.running == 0;
+        drop(state);
+        if more {
+            Step::submit(self);
+        }
+        if done {
+            self.done.notify_all();
+        }
+    }
+}
+
+/// A step in the readers' queue. Dropped without having run (the readers were closed), it tells its caller.
+struct Step<C: EngineCall> {
+    running: Option<Arc<Running<C>>>,
+}
+
+impl<C: EngineCall> Step<C> {
+    fn submit(running: &Arc<Running<C>>) {
+        let step = Self {
+            running: Some(Arc::clone(running)),
+        };
+        running.core.readers.submit(Box::new(move || step.run()));
+    }
+
+    fn run(mut self) {
+        if let Some(running) = self.running.take() {
+            running.step();
+        }
+    }
+}
+
+impl<C: EngineCall> Drop for Step<C> {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            lock(&running.state).cut_short = true;
+            running.done.notify_all();
+        }
+    }
+}

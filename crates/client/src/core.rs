@@ -1,0 +1,221 @@
+//! What all calls of one store share.
+
+use crate::{
+    CallError, Delivery, FallbackKind, Options,
+    costs::Costs,
+    patience::lock,
+    readers::Readers,
+    stats::{Counters, Stages, Stats},
+    warnings::Warnings,
+};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+use tensorlease_engine::{Capabilities, Engine, Registration};
+use tensorlease_memory::{Buffer, Landing, Pool, fork};
+
+/// Engine calls that may hang without a caller before the store says that the engine is gone.
+pub(crate) const ABANDONED_CALLS_MAX: usize = 16;
+
+/// Shared by every handle of a store and by its running jobs.
+pub(crate) struct Core {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) options: Options,
+    pub(crate) url: String,
+    /// Memory registered with the engine.
+    pub(crate) arena: Pool,
+    /// Recycled memory for copies, never registered.
+    pub(crate) copies: Pool,
+    pub(crate) readers: Readers,
+    pub(crate) counters: Counters,
+    pub(crate) stages: Stages,
+    pub(crate) costs: Costs,
+    pub(crate) warnings: Warnings,
+    /// One reader at a time makes slabs, so that two don't make one each for the same need.
+    pub(crate) growing: Mutex<()>,
+    /// The engine or the system refused a slab: not tried again before `trim`, a refusal can cost half a second.
+    pub(crate) growth_refused: Mutex<Option<FallbackKind>>,
+    /// Memory outside the pools that a transfer may still write, kept until the engine is closed.
+    quarantine: Mutex<Vec<Landing>>,
+    /// Buffers of the caller that a write may still read, kept likewise.
+    quarantined_buffers: Mutex<Vec<Arc<Buffer>>>,
+    /// Addresses of the slabs registered with the engine.
+    pub(crate) registered: Mutex<HashSet<(usize, usize)>>,
+    fork_generation: u64,
+    closed: AtomicBool,
+    /// Calls inside the store now.
+    calls: AtomicUsize,
+}
+
+impl Core {
+    pub(crate) fn new(engine: Arc<dyn Engine>, options: Options, url: String, arena: Pool, copies: Pool) -> Self {
+        let capabilities = engine.capabilities().clone();
+        let readers = (options.readers as usize).min(capabilities.readers_worth.max(1));
+        Self {
+            engine,
+            capabilities,
+            options,
+            url,
+            arena,
+            copies,
+            readers: Readers::new(readers),
+            counters: Counters::default(),
+            stages: Stages::default(),
+            costs: Costs::default(),
+            warnings: Warnings::default(),
+            growing: Mutex::new(()),
+            growth_refused: Mutex::new(None),
+            quarantine: Mutex::default(),
+            quarantined_buffers: Mutex::default(),
+            registered: Mutex::default(),
+            fork_generation: fork::generation(),
+            closed: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
+        }
+    }
+
+    /// Must memory be registered before the engine transfers to it?
+    pub(crate) fn registers(&self) -> bool {
+        self.capabilities.registration == Registration::Required
+    }
+
+    /// Is this process a child of the one that opened the store?
+    pub(crate) fn forked(&self) -> bool {
+        fork::generation() != self.fork_generation
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Marks the store closed; `true` the first time.
+    pub(crate) fn set_closed(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Every call starts here; the guard ends it.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Entered, CallError> {
+        if self.forked() {
+            return Err(CallError::Forked);
+        }
+        self.calls.fetch_add(1, Ordering::AcqRel);
+        let entered = Entered { core: Arc::clone(self) };
+        if self.is_closed() {
+            return Err(CallError::Closed);
+        }
+        let hanging = self.readers.abandoned();
+        if ABANDONED_CALLS_MAX <= hanging {
+            let name = self.capabilities.name;
+            return Err(CallError::Unavailable {
+                message: format!(
+                    "{hanging} calls on the {name} engine hang; see whether it is alive, close this store and open a new one"
+                ),
+            });
+        }
+        Ok(entered)
+    }
+
+    pub(crate) fn calls_running(&self) -> usize {
+        self.calls.load(Ordering::Acquire)
+    }
+
+    /// Takes memory that a transfer may still write out of circulation until the engine is closed.
+    pub(crate) fn quarantine(&self, landing: Landing) {
+        self.counters.quarantines.add(1);
+        match landing {
+            Landing::Block(block) => self.arena.quarantine(block),
+            other => lock(&self.quarantine).push(other),
+        }
+    }
+
+    /// Keeps a buffer that a write may still read until the engine is closed.
+    pub(crate) fn quarantine_buffer(&self, buffer: Arc<Buffer>) {
+        self.counters.quarantines.add(1);
+        lock(&self.quarantined_buffers).push(buffer);
+    }
+
+    /// Bytes that may still be written by transfers that nobody waits for.
+    pub(crate) fn quarantined_bytes(&self) -> u64 {
+        self.quarantined_outside_bytes() + self.arena.usage().quarantined_bytes
+    }
+
+    fn quarantined_outside_bytes(&self) -> u64 {
+        let landings: u64 = lock(&self.quarantine).iter().map(|landing| landing.len() as u64).sum();
+        let buffers: u64 = lock(&self.quarantined_buffers)
+            .iter()
+            .map(|buffer| buffer.len() as u64)
+            .sum();
+        landings + buffers
+    }
+
+    pub(crate) fn quarantine_bytes_max(&self) -> u64 {
+        self.options.quarantine_bytes.unwrap_or(self.options.max_bytes)
+    }
+
+    /// The engine is closed: nothing writes any more.
+    pub(crate) fn end_quarantine(&self) {
+        self.arena.end_quarantine();
+        lock(&self.quarantine).clear();
+        lock(&self.quarantined_buffers).clear();
+    }
+
+    /// The store's default where a read says nothing.
+    pub(crate) fn delivery(&self, asked: Option<Delivery>) -> Delivery {
+        asked.unwrap_or(self.options.delivery)
+    }
+
+    /// Counts a fallback of `keys` values and warns once per kind. Under `strict` it is the caller's to refuse first.
+    pub(crate) fn count_fallback(&self, kind: FallbackKind, keys: u64) {
+        let counter = match kind {
+            FallbackKind::Budget => &self.counters.fallback_budget,
+            FallbackKind::TooLarge => &self.counters.fallback_too_large,
+            FallbackKind::SlabNotRegistered => &self.counters.fallback_slab_not_registered,
+            FallbackKind::SlabNotMapped => &self.counters.fallback_slab_not_mapped,
+            FallbackKind::BounceBusy => &self.counters.fallback_bounce_busy,
+        };
+        counter.add(keys);
+        self.counters.fallback_reads.add(keys);
+        if !self
+            .warnings
+            .once(kind, || format!("{keys} values are not leased: {}", kind.words()))
+        {
+            self.counters.warnings_suppressed.add(1);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        let (arena, copies) = (self.arena.usage(), self.copies.usage());
+        stats.push("arena_bytes", arena.arena_bytes);
+        stats.push("leased_bytes", arena.leased_bytes);
+        stats.push("in_flight_bytes", arena.in_flight_bytes);
+        stats.push(
+            "quarantined_bytes",
+            arena.quarantined_bytes + self.quarantined_outside_bytes(),
+        );
+        stats.push("free_bytes", arena.free_bytes);
+        stats.push("copy_cache_bytes", copies.arena_bytes);
+        stats.push("copy_cache_held_bytes", copies.leased_bytes + copies.in_flight_bytes);
+        stats.push("running_calls", self.calls_running() as u64);
+        stats.push("abandoned_running_calls", self.readers.abandoned() as u64);
+        self.counters.report(&mut stats);
+        self.stages.report(&mut stats);
+        stats
+    }
+}
+
+/// One call inside the store; `close` waits for them.
+pub(crate) struct Entered {
+    core: Arc<Core>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.core.calls.fetch_sub(1, Ordering::AcqRel);
+    }
+}

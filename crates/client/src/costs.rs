@@ -1,0 +1,63 @@
+//! What a copy and a registration cost here, measured once at open.
+
+use crate::core::Core;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+use tensorlease_memory::{CopyMode, Mapping, MappingKind, copy};
+
+/// Large enough that fixed costs don't dominate, small enough to cost a few milliseconds.
+const PROBE_BYTES: usize = 4 << 20;
+
+/// Time per [`PROBE_BYTES`], ns; 0 while not measured.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    copy_into_fresh: AtomicU64,
+    register_fresh: AtomicU64,
+}
+
+impl Costs {
+    /// Is copying into fresh memory cheaper than registering fresh memory for one transfer?
+    pub(crate) fn copy_is_cheaper(&self) -> bool {
+        self.copy_into_fresh.load(Relaxed) <= self.register_fresh.load(Relaxed)
+    }
+}
+
+impl Core {
+    /// Measures both once. An engine that refuses the probe leaves the copy as the way to go.
+    pub(crate) fn measure_costs(&self) {
+        if !self.registers() {
+            return;
+        }
+        if let (Some(copied), Some(registered)) = (self.time_copy(), self.time_registration()) {
+            let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            self.costs.copy_into_fresh.store(nanoseconds(copied), Relaxed);
+            self.costs.register_fresh.store(nanoseconds(registered), Relaxed);
+            log::debug!("4 MiB of fresh memory: copy {copied:?}, registration {registered:?}");
+        }
+    }
+
+    fn time_copy(&self) -> Option<Duration> {
+        let source = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+        source.populate().ok()?;
+        let start = Instant::now();
+        let fresh = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+        copy(
+            source.source(0..PROBE_BYTES),
+            &fresh.target(0..PROBE_BYTES),
+            CopyMode::Cached,
+        );
+        drop(fresh);
+        Some(start.elapsed())
+    }
+
+    fn time_registration(&self) -> Option<Duration> {
+        let start = Instant::now();
+        let fresh = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+        self.register(fresh.region()).ok()?;
+        self.unregister(fresh.region());
+        drop(fresh);
+        Some(start.elapsed())
+    }
+}

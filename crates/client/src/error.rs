@@ -1,0 +1,364 @@
+//! One error per operation. The message is for people, the variant and the failures for programs.
+
+use std::error::Error;
+use tensorlease_engine::{Fault, FaultKind};
+
+/// Keys named in a message; all of them are in the failures.
+const KEYS_NAMED_MAX: usize = 10;
+/// A longer key is cut in messages.
+const KEY_CHARACTERS_MAX: usize = 80;
+
+/// One key that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFailure {
+    /// Without the namespace.
+    pub key: String,
+    /// Class of the fault.
+    pub kind: FaultKind,
+    /// The engine's own code, 0 where it has none.
+    pub code: i32,
+    /// In words, without the key.
+    pub message: String,
+}
+
+impl KeyFailure {
+    pub(crate) fn new(key: &str, fault: Fault) -> Self {
+        Self {
+            key: key.to_owned(),
+            kind: fault.kind,
+            code: fault.code,
+            message: fault.message.into_owned(),
+        }
+    }
+}
+
+/// Kinds of fallback, each with a counter of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FallbackKind {
+    /// The budget is used up: live values hold the rest.
+    Budget,
+    /// The value can't fit into the budget at all.
+    TooLarge,
+    /// The engine refused to register a new slab.
+    SlabNotRegistered,
+    /// The system gave no memory for a new slab.
+    SlabNotMapped,
+    /// No block of the bounce reserve came free in time.
+    BounceBusy,
+}
+
+impl FallbackKind {
+    /// What happened and what to change.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Budget => "the arena's budget is used up by live values; drop some, or raise max_bytes",
+            Self::TooLarge => "a value is larger than the arena's budget; raise max_bytes",
+            Self::SlabNotRegistered => {
+                "the engine refused to register another slab; raise its limit (memlock), or lower max_bytes"
+            }
+            Self::SlabNotMapped => "the system gave no memory for another slab; lower max_bytes",
+            Self::BounceBusy => "the bounce reserve is held by other transfers; raise bounce_bytes",
+        }
+    }
+}
+
+/// What any call on a store may meet.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// After `close`.
+    #[error("the store is closed; open a new one")]
+    Closed,
+    /// In a child of the process that opened the store.
+    #[error("this store was opened before this process was forked; open a new one in the child")]
+    Forked,
+    /// The deadline passed. Blocks whose transfer still runs stay in flight until the engine returns.
+    #[error("not finished within {waited_ms} ms; raise timeout, or see whether the engine still answers")]
+    Timeout {
+        /// Milliseconds waited.
+        waited_ms: u64,
+    },
+    /// The caller's interrupt said so.
+    #[error("interrupted")]
+    Interrupted,
+    /// The engine can't be reached, or too many of its calls hang.
+    #[error("{message}")]
+    Unavailable {
+        /// What happened and what to do.
+        message: String,
+    },
+    /// An argument; the message names it and what is allowed.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+}
+
+/// Why a read failed. Nothing of it is delivered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// Not about the keys.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// At least one key is missing.
+    #[error("{message}")]
+    KeyNotFound {
+        /// Names the keys.
+        message: String,
+        /// Every failed key of the call, whatever its fault.
+        failures: Vec<KeyFailure>,
+    },
+    /// An object has another size, dtype or shape than was asked for.
+    #[error("{message}")]
+    SizeMismatch {
+        /// Names the keys and both sizes.
+        message: String,
+        /// Every failed key of the call, whatever its fault.
+        failures: Vec<KeyFailure>,
+    },
+    /// Transfers failed, after the retries.
+    #[error("{message}")]
+    Transfer {
+        /// Names the keys.
+        message: String,
+        /// Every failed key of the call.
+        failures: Vec<KeyFailure>,
+    },
+    /// No memory to land in.
+    #[error("{message}")]
+    ArenaExhausted {
+        /// What to do.
+        message: String,
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Largest free range, bytes.
+        largest: u64,
+        /// Bytes held.
+        held: u64,
+    },
+    /// `strict` and a value can't be delivered the way that was asked.
+    #[error("{message}")]
+    Fallback {
+        /// Which fallback it would have been.
+        kind: FallbackKind,
+        /// What to do.
+        message: String,
+    },
+}
+
+/// Why a put failed. Keys that are not among the failures are stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// Not about the keys.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The store has no room for at least one key.
+    #[error("{message}")]
+    StoreFull {
+        /// Names the keys and what to do.
+        message: String,
+        /// Every failed key of the call.
+        failures: Vec<KeyFailure>,
+    },
+    /// Transfers failed, after the retries.
+    #[error("{message}")]
+    Transfer {
+        /// Names the keys.
+        message: String,
+        /// Every failed key of the call.
+        failures: Vec<KeyFailure>,
+    },
+    /// No memory to stage in.
+    #[error("{message}")]
+    ArenaExhausted {
+        /// What to do.
+        message: String,
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Largest free range, bytes.
+        largest: u64,
+        /// Bytes held.
+        held: u64,
+    },
+    /// `strict` and a value would need a registration of its own.
+    #[error("{message}")]
+    Fallback {
+        /// Which fallback it would have been.
+        kind: FallbackKind,
+        /// What to do.
+        message: String,
+    },
+}
+
+/// Why a removal failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// Not about the keys.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The engine refused some keys; the others are removed.
+    #[error("{message}")]
+    Transfer {
+        /// Names the keys.
+        message: String,
+        /// Every failed key of the call.
+        failures: Vec<KeyFailure>,
+    },
+}
+
+/// Why `contains`, `wait` or `describe` failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// Not about the keys.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The engine could not answer for some keys.
+    #[error("{message}")]
+    Transfer {
+        /// Names the keys.
+        message: String,
+        /// Every failed key of the call.
+        failures: Vec<KeyFailure>,
+    },
+}
+
+/// Why a store did not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// URL or option; names it and what is allowed.
+    #[error("{message}")]
+    Config {
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// The engine, or the first slab.
+    #[error("{message}")]
+    Unavailable {
+        /// What failed and what to do.
+        message: String,
+        /// The original error.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+}
+
+/// Sorts the failures of a read into its error: a wrong object outranks a missing one, both outrank the rest.
+pub(crate) fn read_error(failures: Vec<KeyFailure>) -> ReadError {
+    let of = |kind| failures.iter().any(|failure: &KeyFailure| failure.kind == kind);
+    if failures.iter().all(|failure| failure.kind == FaultKind::Unavailable) {
+        return CallError::Unavailable {
+            message: message("can't read", &failures),
+        }
+        .into();
+    }
+    if of(FaultKind::Mismatch) {
+        return ReadError::SizeMismatch {
+            message: message("another object than asked for", &failures),
+            failures,
+        };
+    }
+    if of(FaultKind::NotFound) {
+        return ReadError::KeyNotFound {
+            message: message("no such key", &failures),
+            failures,
+        };
+    }
+    ReadError::Transfer {
+        message: message("reading failed", &failures),
+        failures,
+    }
+}
+
+/// Sorts the failures of a put into its error.
+pub(crate) fn write_error(failures: Vec<KeyFailure>) -> WriteError {
+    if failures.iter().all(|failure| failure.kind == FaultKind::Unavailable) {
+        return CallError::Unavailable {
+            message: message("can't write", &failures),
+        }
+        .into();
+    }
+    if failures.iter().any(|failure| failure.kind == FaultKind::Full) {
+        return WriteError::StoreFull {
+            message: message("the store is full", &failures),
+            failures,
+        };
+    }
+    WriteError::Transfer {
+        message: message("writing failed", &failures),
+        failures,
+    }
+}
+
+/// `what: key "a": why; key "b": why; and 3 more`.
+pub(crate) fn message(what: &str, failures: &[KeyFailure]) -> String {
+    let named = failures
+        .iter()
+        .take(KEYS_NAMED_MAX)
+        .map(|it| format!("key {}: {}", quoted(&it.key), it.message));
+    let mut text = format!("{what}: {}", named.collect::<Vec<_>>().join("; "));
+    if let Some(more) = failures.len().checked_sub(KEYS_NAMED_MAX).filter(|more| 0 < *more) {
+        text.push_str(&format!("; and {more} more"));
+    }
+    text
+}
+
+/// A key as messages show it: escaped, and cut where it is long.
+pub(crate) fn quoted(key: &str) -> String {
+    let characters = key.chars().count();
+    if characters <= KEY_CHARACTERS_MAX {
+        return format!("{key:?}");
+    }
+    let start: String = key.chars().take(KEY_CHARACTERS_MAX).collect();
+    format!("{start:?}... ({characters} characters)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(key: &str, kind: FaultKind) -> KeyFailure {
+        KeyFailure::new(key, Fault::new(kind, 0, "because"))
+    }
+
+    #[test]
+    fn a_wrong_object_outranks_a_missing_one_and_both_are_named() {
+        let error = read_error(vec![
+            failure("a", FaultKind::NotFound),
+            failure("b", FaultKind::Mismatch),
+        ]);
+        assert!(matches!(&error, ReadError::SizeMismatch { failures, .. } if failures.len() == 2));
+        assert!(
+            error.to_string().contains("\"a\"") && error.to_string().contains("\"b\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_message_names_ten_keys_and_counts_the_rest() {
+        let failures: Vec<_> = (0..13)
+            .map(|index| failure(&format!("k{index}"), FaultKind::NotFound))
+            .collect();
+        let text = message("no such key", &failures);
+        assert!(
+            text.contains("\"k9\"") && !text.contains("\"k10\"") && text.ends_with("and 3 more"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_long_key_is_cut() {
+        assert!(quoted(&"k".repeat(10_000)).len() < 200);
+    }
+}

@@ -1,0 +1,182 @@
+//! From a URL to a store.
+
+use crate::{
+    OpenError, Options,
+    core::Core,
+    options::parse_bytes,
+    url::{StoreUrl, config},
+};
+use std::{error::Error, sync::Arc};
+use tensorlease_arena::{Budget, BudgetError, SlabKind};
+use tensorlease_engine::{Embedded, EmbeddedOptions, Engine, decorators};
+use tensorlease_memory::{Pool, limits};
+
+/// What an embedded store holds by default, as a part of the machine's memory.
+const CAPACITY_PART: u64 = 4;
+const EMBEDDED_OPTIONS: &str = "capacity, registration, faults";
+
+/// The engine that a URL names.
+pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
+    let mut url = StoreUrl::parse(text)?;
+    match url.scheme.as_str() {
+        "embedded" => {
+            if !url.host.is_empty() {
+                return Err(config(format!(
+                    "embedded:// takes no host or path, found {:?}; its objects live in this process",
+                    url.host
+                )));
+            }
+            let options = embedded_options(&mut url)?;
+            let faults = url.take("faults");
+            url.finish(EMBEDDED_OPTIONS)?;
+            let embedded =
+                Embedded::new(&options).map_err(|error| unavailable("the embedded engine did not open", error))?;
+            let engine: Arc<dyn Engine> = Arc::new(embedded);
+            match faults {
+                None => Ok(engine),
+                Some(spec) => decorators::from_spec(&spec, engine)
+                    .map_err(|error| config(format!("faults={spec}: {}", chain(&error)))),
+            }
+        }
+        "mooncake" | "host" => Err(config(format!(
+            "{}:// is not part of this version; known are embedded://",
+            url.scheme
+        ))),
+        other => Err(config(format!(
+            "unknown engine {other:?} in {text:?}; known are embedded://"
+        ))),
+    }
+}
+
+fn embedded_options(url: &mut StoreUrl) -> Result<EmbeddedOptions, OpenError> {
+    let total = limits::total_bytes();
+    let capacity_bytes = match url.take("capacity") {
+        Some(text) => parse_bytes(&text).map_err(|error| config(format!("capacity: {error}")))?,
+        None => total.map_or(1 << 30, |total| total / CAPACITY_PART),
+    };
+    if capacity_bytes < limits::page_bytes() as u64 {
+        return Err(config(format!(
+            "capacity={capacity_bytes} is less than a page of {} bytes",
+            limits::page_bytes()
+        )));
+    }
+    if total.is_some_and(|total| total < capacity_bytes) {
+        let total = total.unwrap_or(0);
+        return Err(config(format!(
+            "capacity={capacity_bytes} is more than this machine's (or its cgroup's) {total} bytes"
+        )));
+    }
+    let pinned = match url.take("registration").as_deref() {
+        None | Some("none") => false,
+        Some("pinned") => true,
+        Some(other) => {
+            return Err(config(format!(
+                "registration={other:?} is unknown; allowed are none and pinned"
+            )));
+        }
+    };
+    Ok(EmbeddedOptions { capacity_bytes, pinned })
+}
+
+/// Pools, first slab, costs: a store that can read and write.
+pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Core, OpenError> {
+    options.check()?;
+    let budget = budget(options)?;
+    check_memory(options)?;
+    let copies = options.copy_cache_bytes.unwrap_or(options.max_bytes / 2);
+    let page = limits::page_bytes() as u64;
+    let copies = Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
+    let arena = Pool::new("arena", budget, options.fork);
+    let copies = Pool::new("copy cache", copies.without_bounce(), options.fork);
+    let core = Core::new(engine, options.clone(), url.to_owned(), arena, copies);
+    first_slabs(&core)?;
+    core.measure_costs();
+    announce(&core);
+    Ok(core)
+}
+
+fn budget(options: &Options) -> Result<Budget, OpenError> {
+    let named = |error: &BudgetError| config(format!("max_bytes={}: {error}", options.max_bytes));
+    let budget = Budget::new(options.max_bytes, limits::page_bytes() as u64).map_err(|error| named(&error))?;
+    match options.bounce_bytes {
+        None => Ok(budget),
+        Some(bounce) => budget
+            .with_bounce(bounce)
+            .map_err(|error| config(format!("bounce_bytes={bounce}: {error}"))),
+    }
+}
+
+/// Before anything is populated: a budget that the machine can't hold would end in the OOM killer, not in an error.
+fn check_memory(options: &Options) -> Result<(), OpenError> {
+    match limits::available_bytes() {
+        Some(available) if available < options.max_bytes => Err(config(format!(
+            "max_bytes={} is more than the {available} bytes that this machine (or its cgroup) has left; lower it",
+            options.max_bytes
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The first slab shows at open whether the engine registers memory at all; `prewarm` makes the later ones too.
+fn first_slabs(core: &Core) -> Result<(), OpenError> {
+    let budget = core.arena.budget();
+    let lease_bytes = budget.max_bytes - budget.bounce_bytes;
+    if lease_bytes == 0 {
+        return Ok(());
+    }
+    let first = budget.slab_bytes_first.min(lease_bytes);
+    let mut made = 0;
+    while made == 0 || made < core.options.prewarm_bytes.min(lease_bytes) {
+        let missing =
+            (core.options.prewarm_bytes.saturating_sub(made)).clamp(first.min(lease_bytes - made), lease_bytes - made);
+        let largest = 1;
+        let slab = core.arena.make_slab(SlabKind::Lease, missing, largest);
+        let slab = slab.map_err(|error| unavailable("no memory for the arena; lower max_bytes", error))?;
+        let Some(slab) = slab else { break };
+        core.register_slab(slab.region())
+            .map_err(|error| unavailable("the engine refused to register the arena's first memory", error))?;
+        made += slab.len();
+        core.counters.slabs_made.add(1);
+        core.arena.admit(slab);
+        if lease_bytes <= made {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Which way reads will take, and why: one line, since nobody can see it from outside.
+fn announce(core: &Core) {
+    let budget = core.arena.budget();
+    let name = core.capabilities.name;
+    let registration = if core.registers() {
+        "slabs are registered once"
+    } else {
+        "no registration needed"
+    };
+    log::info!(
+        "{name} engine open: {} delivery, {registration}, arena up to {} bytes (bounce reserve {}), {} readers",
+        core.options.delivery.name(),
+        budget.max_bytes,
+        budget.bounce_bytes,
+        core.readers.count()
+    );
+}
+
+fn unavailable(what: &str, error: impl Error + Send + Sync + 'static) -> OpenError {
+    OpenError::Unavailable {
+        message: format!("{what}: {}", chain(&error)),
+        source: Some(Box::new(error)),
+    }
+}
+
+/// The message with its causes, each once.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,144 @@
+//! How long a call may wait, and what may end it early.
+
+use crate::CallError;
+use std::{
+    fmt,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// A waiting call comes back at least this often to ask `interrupted`.
+const SLICE: Duration = Duration::from_millis(20);
+/// A wait that nothing can interrupt still wakes this often.
+const SLICE_WITHOUT_INTERRUPT: Duration = Duration::from_secs(1);
+
+/// Deadline and interrupt of one call.
+#[derive(Clone, Copy, Default)]
+pub struct Patience<'a> {
+    /// Past it the call ends with [`CallError::Timeout`]. `None`: the store's `call_timeout`.
+    pub deadline: Option<Instant>,
+    /// Asked at least every 20 ms while the call waits; `true` ends it with [`CallError::Interrupted`].
+    pub interrupted: Option<&'a (dyn Fn() -> bool + Sync)>,
+}
+
+impl fmt::Debug for Patience<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Patience")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Patience<'_> {
+    /// Waits at most this long from now.
+    #[must_use]
+    pub fn within(timeout: Duration) -> Self {
+        Self {
+            deadline: Instant::now().checked_add(timeout),
+            interrupted: None,
+        }
+    }
+
+    /// The same, with a deadline in any case.
+    pub(crate) fn bounded(self, call_timeout: Duration) -> Self {
+        Self {
+            deadline: self.deadline.or_else(|| Instant::now().checked_add(call_timeout)),
+            ..self
+        }
+    }
+
+    /// How long the next wait may last, or why there is none.
+    pub(crate) fn slice(&self, since: Instant) -> Result<Duration, CallError> {
+        if self.interrupted.is_some_and(|interrupted| interrupted()) {
+            return Err(CallError::Interrupted);
+        }
+        let slice = if self.interrupted.is_some() {
+            SLICE
+        } else {
+            SLICE_WITHOUT_INTERRUPT
+        };
+        let Some(deadline) = self.deadline else {
+            return Ok(slice);
+        };
+        let now = Instant::now();
+        if deadline <= now {
+            let waited = now.duration_since(since).as_millis();
+            return Err(CallError::Timeout {
+                waited_ms: u64::try_from(waited).unwrap_or(u64::MAX),
+            });
+        }
+        Ok(slice.min(deadline - now))
+    }
+
+    /// Sleeps `pause`, in slices.
+    pub(crate) fn sleep(&self, pause: Duration) -> Result<(), CallError> {
+        let since = Instant::now();
+        loop {
+            let slice = self.slice(since)?;
+            let left = pause.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(slice.min(left));
+        }
+    }
+
+    /// Waits on `condition` until `ready` says so. No lock is held while `interrupted` runs: it may take the interpreter's.
+    pub(crate) fn wait<T>(
+        &self,
+        mutex: &Mutex<T>,
+        condition: &Condvar,
+        ready: impl Fn(&T) -> bool,
+    ) -> Result<(), CallError> {
+        let since = Instant::now();
+        loop {
+            let slice = if ready(&lock(mutex)) {
+                return Ok(());
+            } else {
+                self.slice(since)?
+            };
+            let guard = lock(mutex);
+            if ready(&guard) {
+                return Ok(());
+            }
+            drop(
+                condition
+                    .wait_timeout(guard, slice)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+        }
+    }
+}
+
+/// Locks also after a panic elsewhere: what these locks guard is changed in single steps, so it is whole at any time.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_at_its_deadline() {
+        let patience = Patience::within(Duration::from_millis(30));
+        let waited = patience.wait(&Mutex::new(false), &Condvar::new(), |ready| *ready);
+        assert!(
+            matches!(waited, Err(CallError::Timeout { waited_ms }) if waited_ms >= 30),
+            "{waited:?}"
+        );
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_wait() {
+        let patience = Patience {
+            deadline: None,
+            interrupted: Some(&|| true),
+        };
+        assert!(matches!(
+            patience.sleep(Duration::from_secs(60)),
+            Err(CallError::Interrupted)
+        ));
+    }
+}

@@ -1,0 +1,166 @@
+//! What has landed becomes the caller's, in the caller's order.
+
+use super::{
+    ground::{Ground, SharedLanding, index},
+    groups::How,
+    job::{Job, Parts, Place},
+};
+use crate::{ReadOutput, ReadValue};
+use std::{collections::HashMap, mem, ops::Range, sync::Arc};
+use tensorlease_memory::{Buffer, Landing, copy_all, into_buffers, into_whole_buffers};
+
+/// What is cut from one shared landing, and for which units.
+struct SharedCuts {
+    landing: Arc<SharedLanding>,
+    cuts: Vec<Range<usize>>,
+    units: Vec<usize>,
+}
+
+fn cut_shared(shared: Vec<SharedCuts>) -> Vec<(usize, Buffer)> {
+    let mut units = Vec::new();
+    let landings = shared
+        .into_iter()
+        .map(
+            |SharedCuts {
+                 landing,
+                 cuts,
+                 units: of,
+             }| {
+                units.extend(of);
+                (SharedLanding::into_landing(landing), cuts)
+            },
+        )
+        .collect();
+    units
+        .into_iter()
+        .zip(into_buffers(landings).into_iter().flatten())
+        .collect()
+}
+
+impl Job<'_> {
+    /// Every transfer has succeeded. Copies the keys asked for twice, then hands the memory over.
+    pub(super) fn deliver(mut self) -> ReadOutput {
+        self.copy_duplicates();
+        self.count();
+        let mut output = ReadOutput {
+            values: self
+                .items
+                .items
+                .iter()
+                .map(|item| ReadValue {
+                    kind: item.kind.clone(),
+                    buffer: None,
+                })
+                .collect(),
+            batches: (0..self.batch_count).map(|_| None).collect(),
+        };
+        if !self.into.is_empty() {
+            return output;
+        }
+        let buffers = self.buffers();
+        for (unit, buffer) in self.units.iter().zip(buffers) {
+            match (&unit.parts, unit.batch) {
+                (Parts::Rows(_), Some(batch)) => output.batches[batch as usize] = Some(buffer),
+                (Parts::One(item), _) => output.values[*item as usize].buffer = Some(buffer),
+                (Parts::Rows(_), None) => unreachable!("only batches have rows"),
+            }
+        }
+        output
+    }
+
+    /// One buffer per unit, in their order.
+    fn buffers(&mut self) -> Vec<Buffer> {
+        let mut own: Vec<Landing> = Vec::with_capacity(self.units.len());
+        let mut own_units: Vec<usize> = Vec::with_capacity(self.units.len());
+        let mut shared: Vec<SharedCuts> = Vec::new();
+        let mut shared_at: HashMap<*const SharedLanding, usize> = HashMap::new();
+        for (at, unit) in self.units.iter_mut().enumerate() {
+            let Place { base, ground, .. } = unit.place.take().expect("every unit has landed");
+            match ground.expect("every unit has its ground back") {
+                Ground::Own(landing) => {
+                    own.push(landing);
+                    own_units.push(at);
+                }
+                Ground::Shared(landing) => {
+                    let next = shared.len();
+                    let place = *shared_at.entry(Arc::as_ptr(&landing)).or_insert(next);
+                    if place == next {
+                        shared.push(SharedCuts {
+                            landing,
+                            cuts: Vec::new(),
+                            units: Vec::new(),
+                        });
+                    }
+                    shared[place].cuts.push(index(base)..index(base + unit.len));
+                    shared[place].units.push(at);
+                }
+                Ground::Gone => unreachable!("quarantined memory is read again elsewhere before delivery"),
+            }
+        }
+        let mut buffers: Vec<Option<Buffer>> = (0..self.units.len()).map(|_| None).collect();
+        for (unit, buffer) in own_units.into_iter().zip(into_whole_buffers(own)) {
+            buffers[unit] = Some(buffer);
+        }
+        for (unit, buffer) in cut_shared(shared) {
+            buffers[unit] = Some(buffer);
+        }
+        buffers
+            .into_iter()
+            .map(|buffer| buffer.expect("one buffer per unit"))
+            .collect()
+    }
+
+    /// Requirement B13: fetched once, delivered twice.
+    fn copy_duplicates(&mut self) {
+        let Some(first_use) = mem::take(&mut self.first_use) else {
+            return;
+        };
+        let mut found: HashMap<u32, (usize, u64)> = HashMap::new();
+        let mut copies = Vec::new();
+        for (unit, state) in self.units.iter().enumerate() {
+            for (item, offset) in state.each_part() {
+                found.insert(item, (unit, offset));
+                let first = first_use[item as usize];
+                if first != item {
+                    copies.push((first, item));
+                }
+            }
+        }
+        let ground = |item: &u32| {
+            let (unit, offset) = found[item];
+            let place = self.units[unit].place.as_ref().expect("every unit has landed");
+            (
+                place.ground.as_ref().expect("every unit has its ground back"),
+                place.base + offset,
+            )
+        };
+        let pairs: Vec<_> = copies
+            .iter()
+            .map(|(from, to)| {
+                let len = self.items.items[*from as usize].len;
+                let ((source, from), (target, to)) = (ground(from), ground(to));
+                (source.source(from, len), target.target(to, len))
+            })
+            .collect();
+        self.core.stages.copy.time(|| copy_all(&pairs));
+    }
+
+    fn count(&self) {
+        let counters = &self.core.counters;
+        let (mut leased, mut copied, mut registered, mut bytes) = (0, 0, 0, 0);
+        for unit in &self.units {
+            let keys = unit.each_part().count() as u64;
+            bytes += unit.len;
+            match unit.place.as_ref() {
+                Some(place) if place.leased => leased += keys,
+                Some(place) if place.how == How::Registered => registered += keys,
+                _ => copied += keys,
+            }
+        }
+        counters.leased_reads.add(leased);
+        counters.copied_reads.add(copied);
+        counters.registered_reads.add(registered);
+        counters.read_bytes.add(bytes);
+        counters.read_keys.add(self.items.len() as u64);
+    }
+}

@@ -1,0 +1,149 @@
+//! Asking the engine what it holds.
+
+use crate::{
+    CallError, KeyFailure, ObjectKind, Patience, QueryError, ReadError, ReadItem, ReadRequest,
+    blocking::call_engine,
+    core::Core,
+    error::{message, read_error},
+    request::Expected,
+    spec::from_tag,
+    store::Described,
+};
+use std::sync::Arc;
+use tensorlease_engine::{Fault, FaultKind, ObjectInfo};
+
+/// Does any item leave it to the engine what it is?
+pub(super) fn needed(request: &ReadRequest) -> bool {
+    request
+        .items
+        .iter()
+        .any(|item| matches!(item.expected, Expected::Described))
+}
+
+/// The request with every described item replaced by what the engine says now. Destinations are moved over.
+pub(super) fn request(
+    core: &Arc<Core>,
+    request: &ReadRequest,
+    patience: &Patience<'_>,
+) -> Result<ReadRequest, ReadError> {
+    if !request.into.is_empty() {
+        let message = "get_into needs the shape and dtype of each destination; they come from the tensors".to_owned();
+        return Err(CallError::Invalid { message }.into());
+    }
+    let open = |item: &&ReadItem| matches!(item.expected, Expected::Described);
+    let keys: Vec<String> = request.items.iter().filter(open).map(|item| item.key.clone()).collect();
+    let mut kinds = describe_kinds(core, &keys, patience)?.into_iter();
+    let items = request.items.iter().map(|item| {
+        let expected = match &item.expected {
+            Expected::Described => kinds.next().expect("one answer per described item"),
+            known => known.clone(),
+        };
+        ReadItem {
+            key: item.key.clone(),
+            expected,
+        }
+    });
+    Ok(ReadRequest {
+        items: items.collect(),
+        batches: request.batches.clone(),
+        delivery: request.delivery,
+        into: Vec::new(),
+        direct: request.direct,
+    })
+}
+
+/// What is under each key; a missing key is an error.
+pub(crate) fn describe_kinds(
+    core: &Arc<Core>,
+    keys: &[String],
+    patience: &Patience<'_>,
+) -> Result<Vec<Expected>, ReadError> {
+    let (mut expected, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
+    for (key, found) in keys.iter().zip(found(core, keys, patience)?) {
+        match found {
+            Ok(Some(Described {
+                kind: ObjectKind::Tensor(spec),
+                ..
+            })) => expected.push(Expected::Tensor(spec)),
+            Ok(Some(Described { bytes, .. })) => expected.push(Expected::Packed(bytes)),
+            Ok(None) => {
+                failures.push(KeyFailure::new(
+                    key,
+                    Fault::new(FaultKind::NotFound, 0, "there is no such object"),
+                ));
+            }
+            Err(fault) => failures.push(KeyFailure::new(key, fault)),
+        }
+    }
+    if failures.is_empty() {
+        Ok(expected)
+    } else {
+        Err(read_error(failures))
+    }
+}
+
+/// What is under each key, `None` where there is nothing.
+pub(crate) fn describe(
+    core: &Arc<Core>,
+    keys: &[String],
+    patience: &Patience<'_>,
+) -> Result<Vec<Option<Described>>, QueryError> {
+    let (mut described, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
+    for (key, found) in keys.iter().zip(found(core, keys, patience)?) {
+        match found {
+            Ok(found) => described.push(found),
+            Err(fault) => failures.push(KeyFailure::new(key, fault)),
+        }
+    }
+    if failures.is_empty() {
+        return Ok(described);
+    }
+    Err(QueryError::Transfer {
+        message: message("can't describe", &failures),
+        failures,
+    })
+}
+
+type Found = Result<Option<Described>, Fault>;
+
+fn found(core: &Arc<Core>, keys: &[String], patience: &Patience<'_>) -> Result<Vec<Found>, CallError> {
+    if !core.capabilities.describes {
+        let name = core.capabilities.name;
+        let message = format!("the {name} engine does not know shapes and dtypes; pass shapes and dtypes to the read");
+        return Err(CallError::Invalid { message });
+    }
+    let full = keys
+        .iter()
+        .map(|key| format!("{}{key}", core.options.namespace))
+        .collect();
+    Ok(infos(core, full, patience)?
+        .into_iter()
+        .map(|info| info.and_then(|info| info.map(read_info).transpose()))
+        .collect())
+}
+
+fn read_info(info: ObjectInfo) -> Result<Described, Fault> {
+    let unreadable = |text: String| Fault::new(FaultKind::Mismatch, 0, text);
+    let tag = info
+        .tag
+        .ok_or_else(|| unreadable("the object has no type tag; pass its shape and dtype".to_owned()))?;
+    match from_tag(&tag).map_err(|error| unreadable(error.to_string()))? {
+        Some(spec) => Ok(Described {
+            bytes: spec.bytes(),
+            kind: ObjectKind::Tensor(Arc::new(spec)),
+        }),
+        None => Ok(Described {
+            bytes: info.len,
+            kind: ObjectKind::Packed,
+        }),
+    }
+}
+
+/// `describe_batch` for any number of namespaced keys.
+pub(super) fn infos(
+    core: &Arc<Core>,
+    keys: Vec<String>,
+    patience: &Patience<'_>,
+) -> Result<Vec<Result<Option<ObjectInfo>, Fault>>, CallError> {
+    call_engine(core, keys, patience, |engine, keys| engine.describe_batch(keys))
+}

@@ -1,0 +1,287 @@
+//! One engine call, on whatever thread runs it.
+
+use super::{
+    groups::{self, Group, How, Transfer},
+    items::{Items, ZERO_MARKER},
+};
+use crate::{
+    calls::{EngineCall, Gate},
+    core::Core,
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
+use tensorlease_arena::{
+    Destination, SlabId, SlabKind,
+    plan::{cut_groups, merge_regions},
+};
+use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
+use tensorlease_memory::{InFlight, Landing, Region, Target, copy_all};
+
+/// A bounce block is held for one round only; one that does not come free for this long is held by something that hangs.
+const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What became of one transfer.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) transfer: Transfer,
+    pub(super) result: Result<u64, Fault>,
+}
+
+impl EngineCall for Group {
+    type Done = Finished;
+
+    fn execute(self, core: &Core, gate: &Gate) -> Vec<Finished> {
+        execute(core, self, gate)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.transfers.iter().map(|transfer| transfer.len).sum()
+    }
+}
+
+/// Memory that the engine may still write is quarantined here, whoever still waits.
+fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
+    let Group {
+        how,
+        mut transfers,
+        items,
+    } = group;
+    let items = &*items;
+    let results = match how {
+        How::Direct => direct(core, items, &transfers),
+        How::Staged => staged(core, items, &transfers, gate),
+        How::Registered => registered(core, items, &transfers),
+    };
+    for (transfer, result) in transfers.iter_mut().zip(&results) {
+        if matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite) {
+            transfer.ground.quarantine(core);
+        }
+    }
+    transfers
+        .into_iter()
+        .zip(results)
+        .map(|(transfer, result)| Finished { transfer, result })
+        .collect()
+}
+
+fn direct(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
+    let targets = transfers.iter().map(|it| it.ground.target(it.ground_offset, it.len));
+    call(core, items, transfers, targets)
+}
+
+/// Into a bounce block back to back in destination order, then one copy per run of back-to-back destinations.
+fn staged(core: &Core, items: &Items, transfers: &[Transfer], gate: &Gate) -> Vec<Result<u64, Fault>> {
+    let total = transfers.iter().map(|transfer| transfer.len).sum();
+    let bounce = match core.bounce_block(total) {
+        Ok(bounce) => bounce,
+        Err(fault) => return vec![Err(fault); transfers.len()],
+    };
+    let starts: Vec<usize> = transfers
+        .iter()
+        .scan(0, |end, transfer| {
+            let start = *end;
+            *end += super::ground::index(transfer.len);
+            Some(start)
+        })
+        .collect();
+    let span = |at: usize| starts[at]..starts[at] + super::ground::index(transfers[at].len);
+    let mut results = call(
+        core,
+        items,
+        transfers,
+        (0..transfers.len()).map(|at| bounce.target(span(at))),
+    );
+    {
+        let abandoned = gate.read().unwrap_or_else(PoisonError::into_inner);
+        if !*abandoned {
+            let whole = |at: &usize| matches!(&results[*at], Ok(len) if *len == transfers[*at].len);
+            let (starts, whole): (Vec<usize>, Vec<&Transfer>) = (0..transfers.len())
+                .filter(whole)
+                .map(|at| (starts[at], &transfers[at]))
+                .unzip();
+            core.stages.copy.time(|| copy_out(core, &bounce, &starts, &whole));
+        }
+    }
+    keep_or_quarantine(core, bounce, &mut results);
+    results
+}
+
+/// One copy per region: a maximal run of destinations that lie back to back in one landing (requirement A11).
+fn copy_out(core: &Core, bounce: &InFlight, starts: &[usize], transfers: &[&Transfer]) {
+    let mut landing = 0;
+    let destinations: Vec<Destination> = transfers
+        .iter()
+        .enumerate()
+        .map(|(at, transfer)| {
+            landing += u32::from(0 < at && !transfer.ground.same(&transfers[at - 1].ground));
+            Destination::Arena {
+                slab: SlabId(landing),
+                offset: transfer.ground_offset,
+                len: transfer.len,
+            }
+        })
+        .collect();
+    let sources: Vec<(u64, u64)> = starts
+        .iter()
+        .zip(transfers)
+        .map(|(start, it)| (*start as u64, it.len))
+        .collect();
+    let pairs: Vec<_> = merge_regions(&sources, &destinations)
+        .iter()
+        .map(|region| {
+            let first = &transfers[region.first_item];
+            let len = transfers[region.first_item..][..region.items]
+                .iter()
+                .map(|transfer| transfer.len)
+                .sum();
+            let start = super::ground::index(region.source_offset);
+            (
+                bounce.source(start..start + super::ground::index(len)),
+                first.ground.target(first.ground_offset, len),
+            )
+        })
+        .collect();
+    core.counters.copied_bytes.add(sources.iter().map(|(_, len)| len).sum());
+    copy_all(&pairs);
+}
+
+/// The bounce block of a call that may still write goes to quarantine; the destinations were not touched by it, so the
+/// keys may be tried again.
+fn keep_or_quarantine(core: &Core, bounce: InFlight, results: &mut [Result<u64, Fault>]) {
+    let mut late = false;
+    for result in results.iter_mut() {
+        if let Err(fault) = result
+            && fault.kind == FaultKind::MayStillWrite
+        {
+            fault.kind = FaultKind::Transient;
+            late = true;
+        }
+    }
+    if late {
+        core.quarantine(Landing::Block(bounce));
+    }
+}
+
+/// Registers the landings for this one call. One that may still be written stays registered until the engine is closed.
+fn registered(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
+    if !core.registers() {
+        return in_calls(core, items, transfers);
+    }
+    let mut regions: Vec<Region> = Vec::new();
+    for transfer in transfers {
+        let region = transfer.ground.region();
+        if regions.last() == Some(&region) {
+            continue;
+        }
+        core.counters.register_calls_per_read.add(1);
+        if let Err(error) = core.register(region) {
+            regions.iter().for_each(|region| core.unregister(*region));
+            let fault = refused_registration(&error);
+            return vec![Err(fault); transfers.len()];
+        }
+        regions.push(region);
+    }
+    let results = in_calls(core, items, transfers);
+    let late = |region: &Region| {
+        let of = transfers
+            .iter()
+            .zip(&results)
+            .filter(|(transfer, _)| transfer.ground.region() == *region);
+        of.into_iter()
+            .any(|(_, result)| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite))
+    };
+    regions
+        .iter()
+        .filter(|region| !late(region))
+        .for_each(|region| core.unregister(*region));
+    results
+}
+
+/// One call where the engine takes all of them in one: a batch may have more rows than that.
+fn in_calls(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
+    let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
+    let calls = cut_groups(&lens, groups::call_limits(core));
+    calls
+        .into_iter()
+        .flat_map(|range| direct(core, items, &transfers[range]))
+        .collect()
+}
+
+/// Memory that another call has registered just now is free again when that call ends.
+pub(crate) fn refused_registration(error: &RegisterError) -> Fault {
+    let kind = if matches!(error, RegisterError::Overlap { .. }) {
+        FaultKind::Transient
+    } else {
+        FaultKind::Unregistered
+    };
+    Fault::new(kind, 0, format!("memory can't be registered for this call: {error}"))
+}
+
+/// `read_batch`, with its promises checked: one result per key, no panic.
+fn call<'a>(
+    core: &Core,
+    items: &Items,
+    transfers: &[Transfer],
+    targets: impl Iterator<Item = Target<'a>>,
+) -> Vec<Result<u64, Fault>> {
+    let reads: Vec<ReadOp<'_>> = transfers
+        .iter()
+        .zip(targets)
+        .map(|(transfer, target)| {
+            let item = transfer.item as usize;
+            ReadOp {
+                key: &items.keys[item],
+                offset: transfer.object_offset,
+                target,
+                object_len: items.items[item].len.max(ZERO_MARKER.len() as u64),
+                tag: items.tag(item),
+            }
+        })
+        .collect();
+    core.counters.engine_read_calls.add(1);
+    let answer = core
+        .stages
+        .transfer
+        .time(|| catch_unwind(AssertUnwindSafe(|| core.engine.read_batch(&reads))));
+    match answer {
+        Ok(results) if results.len() == reads.len() => results,
+        Ok(results) => {
+            let (name, got, asked) = (core.capabilities.name, results.len(), reads.len());
+            vec![Err(core.broken(format!("the {name} engine gave {got} results for {asked} keys"))); reads.len()]
+        }
+        Err(_) => vec![Err(core.broken(format!("the {} engine panicked", core.capabilities.name))); reads.len()],
+    }
+}
+
+impl Core {
+    /// The fault of an engine that broke its contract: nobody knows what it still does.
+    pub(crate) fn broken(&self, message: String) -> Fault {
+        let kind = if self.capabilities.late_writes {
+            FaultKind::MayStillWrite
+        } else {
+            FaultKind::Refused
+        };
+        Fault::new(kind, 0, message)
+    }
+
+    /// A block of the bounce reserve. Rounds are sized so that every reader finds one; only calls that hang, or memory in
+    /// quarantine, can make one wait.
+    pub(crate) fn bounce_block(&self, bytes: u64) -> Result<InFlight, Fault> {
+        let start = Instant::now();
+        loop {
+            let mut acquired = self.acquire(SlabKind::Bounce, &[(bytes, 1)]);
+            let Some(refused) = acquired.refused else {
+                return Ok(acquired.blocks.pop().expect("not refused, so there is a block"));
+            };
+            if BOUNCE_WAIT_MAX <= start.elapsed() || refused.kind != crate::FallbackKind::Budget {
+                self.count_fallback(crate::FallbackKind::BounceBusy, 1);
+                let message = format!("no staging block: {}", refused.error);
+                return Err(Fault::new(FaultKind::NoHandle, 0, message));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

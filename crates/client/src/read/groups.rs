@@ -1,0 +1,121 @@
+//! Transfers, and how they are cut into engine calls.
+
+use super::{ground::Ground, items::Items};
+use crate::core::Core;
+use std::sync::Arc;
+use tensorlease_arena::plan::{GroupLimits, cut_groups};
+
+/// A call that moves less than this does not gain from being cut for more readers; also where non-temporal copies begin.
+const GROUP_BYTES_MIN: u64 = 8 << 20;
+/// Groups per reader: enough that readers which finish early find more.
+const GROUPS_PER_READER: u64 = 4;
+/// A bounce block of a local engine stays in the cache between the transfer and the copy.
+const BOUNCE_BYTES_CACHED: u64 = 4 << 20;
+
+/// How a group's bytes get to where they land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// The engine writes the ground itself.
+    Direct,
+    /// The engine writes a bounce block, which is copied out.
+    Staged,
+    /// The ground is registered for this one call.
+    Registered,
+}
+
+/// One object, or a range of it, and where it lands.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) item: u32,
+    pub(super) unit: u32,
+    pub(super) ground: Ground,
+    pub(super) ground_offset: u64,
+    pub(super) object_offset: u64,
+    pub(super) len: u64,
+}
+
+/// The transfers of one engine call.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) how: How,
+    pub(super) transfers: Vec<Transfer>,
+    pub(super) items: Arc<Items>,
+}
+
+/// Cuts transfers, in order, into groups. `divisor` halves groups after the engine had no handle for larger ones.
+pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Transfer>, divisor: u64) -> Vec<Group> {
+    if how == How::Registered {
+        return by_landing(items, transfers);
+    }
+    let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
+    let limits = limits(core, how, lens.iter().sum(), divisor);
+    let mut transfers = transfers.into_iter();
+    let ranges = cut_groups(&lens, limits);
+    let group = |len| Group {
+        how,
+        transfers: transfers.by_ref().take(len).collect(),
+        items: Arc::clone(items),
+    };
+    ranges.iter().map(std::ops::Range::len).map(group).collect()
+}
+
+fn limits(core: &Core, how: How, total: u64, divisor: u64) -> GroupLimits {
+    let readers = core.readers.count() as u64;
+    let bytes = match how {
+        How::Staged => core.bounce_round_bytes(),
+        How::Direct | How::Registered => (total / (readers * GROUPS_PER_READER)).max(GROUP_BYTES_MIN),
+    };
+    let keys = core.capabilities.batch_keys_max as u64;
+    GroupLimits {
+        keys_max: usize::try_from((keys / divisor).max(1)).unwrap_or(usize::MAX),
+        bytes_max: (bytes.min(core.capabilities.batch_bytes_max) / divisor).max(1),
+    }
+}
+
+/// What one engine call takes.
+pub(super) fn call_limits(core: &Core) -> GroupLimits {
+    GroupLimits {
+        keys_max: core.capabilities.batch_keys_max.max(1),
+        bytes_max: core.capabilities.batch_bytes_max.max(1),
+    }
+}
+
+/// One group per landing, so that each is registered once. Landings are made to fit one engine call, where the units do.
+fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for transfer in transfers {
+        let same = groups
+            .last()
+            .is_some_and(|group| group.transfers[0].ground.same(&transfer.ground));
+        match groups.last_mut().filter(|_| same) {
+            Some(group) => group.transfers.push(transfer),
+            None => {
+                groups.push(Group {
+                    how: How::Registered,
+                    transfers: vec![transfer],
+                    items: Arc::clone(items),
+                });
+            }
+        }
+    }
+    groups
+}
+
+impl Core {
+    /// Most bytes of one round through the bounce reserve: what one reader may hold of it at a time, as a whole block.
+    pub(crate) fn bounce_round_bytes(&self) -> u64 {
+        let readers = u32::try_from(self.readers.count()).unwrap_or(u32::MAX);
+        let share = self.arena.budget().share_bytes(readers);
+        let share = if self.capabilities.prompt {
+            share.min(BOUNCE_BYTES_CACHED)
+        } else {
+            share
+        };
+        // A request takes a whole block of its size class, which may be an eighth larger than the request.
+        if tensorlease_arena::block_len(share).is_some_and(|block| block <= share) {
+            share
+        } else {
+            share - share / 8
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! One read as it goes: its units, where each lands, what is still to be fetched.
+
+use super::{
+    execute::Finished,
+    ground::{Ground, SharedLanding},
+    groups::{self, Group, How, Transfer},
+    items::{Item, Items, ZERO_MARKER},
+};
+use crate::{
+    Delivery, KeyFailure, ObjectKind, Patience, ReadError, ReadRequest, core::Core, error::read_error,
+    request::Expected,
+};
+use std::{ops::Range, sync::Arc};
+use tensorlease_arena::plan::{fold_duplicates, split_ranges};
+use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_memory::{Foreign, Landing};
+
+/// What lands in one piece of memory: a value alone, or the rows of a batch back to back.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) parts: Parts,
+    /// Bytes.
+    pub(super) len: u64,
+    pub(super) batch: Option<u32>,
+    pub(super) place: Option<Place>,
+}
+
+/// The items of a unit.
+#[derive(Debug)]
+pub(super) enum Parts {
+    One(u32),
+    /// Item and its offset in the unit, bytes.
+    Rows(Vec<(u32, u64)>),
+}
+
+impl Unit {
+    pub(super) fn rows(&self) -> &[(u32, u64)] {
+        match &self.parts {
+            Parts::One(_) => &[],
+            Parts::Rows(rows) => rows,
+        }
+    }
+
+    /// Items and their offsets.
+    pub(super) fn each_part(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let one = match &self.parts {
+            Parts::One(item) => Some((*item, 0)),
+            Parts::Rows(_) => None,
+        };
+        one.into_iter().chain(self.rows().iter().copied())
+    }
+
+    pub(super) fn first_item(&self) -> u32 {
+        match &self.parts {
+            Parts::One(item) => *item,
+            Parts::Rows(rows) => rows[0].0,
+        }
+    }
+}
+
+/// Where a unit lands.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Offset of the unit in its landing, bytes.
+    pub(super) base: u64,
+    /// In the arena, owned by the value.
+    pub(super) leased: bool,
+    pub(super) how: How,
+    /// `None` while the one transfer that writes it has it.
+    pub(super) ground: Option<Ground>,
+}
+
+/// One read as it goes.
+pub(super) struct Job<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) items: Arc<Items>,
+    /// For each item the first item with the same key; `None` where no key is asked for twice.
+    pub(super) first_use: Option<Vec<u32>>,
+    pub(super) units: Vec<Unit>,
+    pub(super) batch_count: usize,
+    pub(super) delivery: Delivery,
+    pub(super) into: Vec<Option<Foreign>>,
+    pub(super) direct: bool,
+    /// To be run next, by how.
+    pub(super) ready: [Vec<Transfer>; 3],
+    divisor: u64,
+    failures: Vec<KeyFailure>,
+    passing: Vec<KeyFailure>,
+}
+
+impl<'a> Job<'a> {
+    /// Checks the keys of `request` and lays out its units. Values of zero bytes are set aside here.
+    pub(super) fn new(core: &'a Arc<Core>, request: ReadRequest, patience: &Patience<'_>) -> Result<Self, ReadError> {
+        let namespace = &core.options.namespace;
+        let (keys, items): (Vec<String>, Vec<Item>) = request
+            .items
+            .into_iter()
+            .map(|item| (namespaced(namespace, item.key), expected(item.expected)))
+            .unzip();
+        let items = Items::new(keys, items, namespace.len(), core.capabilities.describes);
+        check_empty_values(core, &items, patience)?;
+        let first_use = duplicates(core, &items)?;
+        let units = lay_out(&items, &request.batches);
+        Ok(Self {
+            core,
+            items: Arc::new(items),
+            first_use,
+            units,
+            batch_count: request.batches.len(),
+            delivery: core.delivery(request.delivery),
+            into: request.into.into_iter().map(Some).collect(),
+            direct: request.direct,
+            ready: [Vec::new(), Vec::new(), Vec::new()],
+            divisor: 1,
+            failures: Vec::new(),
+            passing: Vec::new(),
+        })
+    }
+
+    /// Is this item fetched, or copied from an earlier one with the same key?
+    pub(super) fn is_fetched(&self, item: u32) -> bool {
+        self.first_use.as_ref().is_none_or(|first| first[item as usize] == item)
+    }
+
+    /// The engine calls to make now; `None` when nothing is left to fetch.
+    pub(super) fn groups(&mut self) -> Option<Vec<Group>> {
+        let mut groups = Vec::new();
+        for (how, index) in [(How::Direct, 0), (How::Staged, 1), (How::Registered, 2)] {
+            groups.extend(groups::cut(
+                self.core,
+                &self.items,
+                how,
+                std::mem::take(&mut self.ready[index]),
+                self.divisor,
+            ));
+        }
+        (!groups.is_empty()).then_some(groups)
+    }
+
+    pub(super) fn push_ready(&mut self, how: How, transfer: Transfer) {
+        self.ready[how as usize].push(transfer);
+    }
+
+    /// Sorts what came back: landed, to be tried again, failed for good.
+    pub(super) fn settle(&mut self, finished: Vec<Finished>) {
+        self.passing.clear();
+        let mut halve = false;
+        for Finished { transfer, result } in finished {
+            match verified(&transfer, result) {
+                Ok(()) => self.landed(transfer),
+                Err(fault) => {
+                    halve |= fault.kind == FaultKind::NoHandle;
+                    self.not_landed(transfer, fault);
+                }
+            }
+        }
+        if halve {
+            self.divisor = self.divisor.saturating_mul(2);
+        }
+        self.leave_poisoned_landings();
+    }
+
+    fn landed(&mut self, transfer: Transfer) {
+        let unit = &mut self.units[transfer.unit as usize];
+        if let (Ground::Own(_), Some(place)) = (&transfer.ground, &mut unit.place) {
+            place.ground = Some(transfer.ground);
+        }
+    }
+
+    fn not_landed(&mut self, transfer: Transfer, fault: Fault) {
+        let kind = fault.kind;
+        let failure = KeyFailure::new(self.items.name(transfer.item as usize), fault);
+        let callers = !self.into.is_empty();
+        let again = match kind {
+            FaultKind::NoHandle | FaultKind::Transient => true,
+            // Nobody may be promised that the caller's own memory stays as the next try leaves it.
+            FaultKind::MayStillWrite => !callers,
+            _ => false,
+        };
+        if !again {
+            self.failures.push(failure);
+            return;
+        }
+        self.passing.push(failure);
+        let unit = &mut self.units[transfer.unit as usize];
+        let how = unit.place.as_ref().map_or(How::Direct, |place| place.how);
+        match (&transfer.ground, kind) {
+            // Its memory is in quarantine: it lands elsewhere the next time.
+            (Ground::Gone, _) => unit.place = None,
+            // The engine needs the memory that this block holds: give it back before the next try.
+            (Ground::Own(_), FaultKind::NoHandle) if how == How::Direct && !callers => unit.place = None,
+            _ => self.push_ready(how, transfer),
+        }
+    }
+
+    /// Units on a landing that a transfer may still write start over on another one.
+    fn leave_poisoned_landings(&mut self) {
+        let poisoned = |ground: &Ground| matches!(ground, Ground::Shared(shared) if shared.is_poisoned());
+        for ready in &mut self.ready {
+            ready.retain(|transfer| !poisoned(&transfer.ground));
+        }
+        for unit in &mut self.units {
+            let lost = unit
+                .place
+                .as_ref()
+                .is_some_and(|place| place.ground.as_ref().is_some_and(poisoned));
+            if lost {
+                unit.place = None;
+            }
+        }
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    pub(super) fn failures(&mut self) -> Vec<KeyFailure> {
+        std::mem::take(&mut self.failures)
+    }
+
+    /// Keys whose fault might pass, after the last try.
+    pub(super) fn outstanding(&mut self) -> Vec<KeyFailure> {
+        std::mem::take(&mut self.passing)
+    }
+
+    pub(super) fn outstanding_keys(&self) -> u64 {
+        self.passing.len() as u64
+    }
+
+    pub(super) fn finished(&self) -> bool {
+        self.passing.is_empty()
+    }
+
+    /// Puts a unit on memory of its own.
+    pub(super) fn put(&mut self, unit: u32, landing: Landing, how: How, leased: bool) {
+        let index = unit as usize;
+        if let Parts::One(item) = self.units[index].parts {
+            let len = self.units[index].len;
+            if !self.is_fetched(item) {
+                let ground = Some(Ground::Own(landing));
+                self.units[index].place = Some(Place {
+                    base: 0,
+                    leased,
+                    how,
+                    ground,
+                });
+                return;
+            }
+            if self.cuts(how, &landing, 0, len).is_none() {
+                let ground = Ground::Own(landing);
+                self.push_ready(
+                    how,
+                    Transfer {
+                        item,
+                        unit,
+                        ground,
+                        ground_offset: 0,
+                        object_offset: 0,
+                        len,
+                    },
+                );
+                self.units[index].place = Some(Place {
+                    base: 0,
+                    leased,
+                    how,
+                    ground: None,
+                });
+                return;
+            }
+        }
+        let shared = SharedLanding::new(self.core, landing);
+        self.put_on_shared(unit, &shared, 0, how, leased);
+    }
+
+    /// Puts a unit on a part of memory that several transfers write, from `base` on.
+    pub(super) fn put_on_shared(&mut self, unit: u32, shared: &Arc<SharedLanding>, base: u64, how: How, leased: bool) {
+        let parts: Vec<(u32, u64)> = self.units[unit as usize]
+            .each_part()
+            .filter(|(item, _)| self.is_fetched(*item))
+            .collect();
+        for (item, offset) in parts {
+            let len = self.items.items[item as usize].len;
+            let whole = || std::iter::once(0..len).collect();
+            for object in self
+                .cuts(how, shared.landing(), base + offset, len)
+                .unwrap_or_else(whole)
+            {
+                let ground = Ground::Shared(Arc::clone(shared));
+                let ground_offset = base + offset + object.start;
+                let len = object.end - object.start;
+                self.push_ready(
+                    how,
+                    Transfer {
+                        item,
+                        unit,
+                        ground,
+                        ground_offset,
+                        object_offset: object.start,
+                        len,
+                    },
+                );
+            }
+        }
+        let ground = Some(Ground::Shared(Arc::clone(shared)));
+        self.units[unit as usize].place = Some(Place {
+            base,
+            leased,
+            how,
+            ground,
+        });
+    }
+
+    /// Ranges of an object of `len` bytes that lands at `offset`; `None` where one transfer takes it whole.
+    fn cuts(&self, how: How, landing: &Landing, offset: u64, len: u64) -> Option<Vec<Range<u64>>> {
+        match (how, landing) {
+            (How::Staged, _) => {
+                let round = self.core.bounce_round_bytes();
+                (round < len).then(|| split_ranges(len, round))
+            }
+            // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
+            (How::Direct, Landing::Block(block)) => {
+                let piece = self.core.registration_piece_bytes();
+                let start = block.block().offset + offset;
+                (start / piece != (start + len - 1) / piece).then(|| cuts_at_multiples(start, len, piece))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Cuts `len` bytes from `start` on where a multiple of `piece` begins; ranges relative to `start`.
+fn cuts_at_multiples(start: u64, len: u64, piece: u64) -> Vec<Range<u64>> {
+    let mut cuts = Vec::new();
+    let mut from = 0;
+    while from < len {
+        let to = len.min(from + piece - (start + from) % piece);
+        cuts.push(from..to);
+        from = to;
+    }
+    cuts
+}
+
+/// Requirement A17: the code is the size, or it is a failure. A short object is never garbage.
+fn verified(transfer: &Transfer, result: Result<u64, Fault>) -> Result<(), Fault> {
+    match result {
+        Ok(len) if len == transfer.len => Ok(()),
+        Ok(len) => {
+            let message = format!(
+                "{len} bytes came where {} were expected; nothing is delivered",
+                transfer.len
+            );
+            Err(Fault::new(FaultKind::Mismatch, 0, message))
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+fn namespaced(namespace: &str, key: String) -> String {
+    if namespace.is_empty() {
+        key
+    } else {
+        format!("{namespace}{key}")
+    }
+}
+
+fn expected(expected: Expected) -> Item {
+    match expected {
+        Expected::Tensor(spec) => Item {
+            len: spec.bytes(),
+            kind: ObjectKind::Tensor(spec),
+        },
+        Expected::Packed(len) => Item {
+            len,
+            kind: ObjectKind::Packed,
+        },
+        Expected::Described => unreachable!("described items are replaced by what the engine said"),
+    }
+}
+
+/// Values of zero bytes never reach the engine as such (requirement B14). Where it describes its objects a marker stands
+/// for each, and a missing or different one shows; elsewhere they are remade from their spec alone.
+fn check_empty_values(core: &Arc<Core>, items: &Items, patience: &Patience<'_>) -> Result<(), ReadError> {
+    let empty: Vec<usize> = (0..items.len()).filter(|item| items.items[*item].len == 0).collect();
+    if empty.is_empty() || !items.tagged {
+        return Ok(());
+    }
+    let keys = empty.iter().map(|item| items.keys[*item].clone()).collect();
+    let infos = super::describe::infos(core, keys, patience)?;
+    let mut failures = Vec::new();
+    for (item, info) in empty.into_iter().zip(infos) {
+        let fault = match info {
+            Err(fault) => fault,
+            Ok(None) => Fault::new(FaultKind::NotFound, 0, "there is no such object"),
+            Ok(Some(info)) if info.len != ZERO_MARKER.len() as u64 || info.tag.as_ref() != items.tag(item) => {
+                Fault::new(
+                    FaultKind::Mismatch,
+                    0,
+                    "a value of zero bytes was expected; the object has another dtype or shape",
+                )
+            }
+            Ok(Some(_)) => continue,
+        };
+        failures.push(KeyFailure::new(items.name(item), fault));
+    }
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(read_error(failures))
+    }
+}
+
+/// Requirement B13: the same key twice is fetched once. Asked for as two different things it is a mistake.
+fn duplicates(core: &Core, items: &Items) -> Result<Option<Vec<u32>>, ReadError> {
+    let folded = fold_duplicates(&items.keys);
+    if folded.unique.len() == items.len() {
+        return Ok(None);
+    }
+    let first_use: Vec<u32> = folded.slot.iter().map(|slot| folded.unique[*slot as usize]).collect();
+    for (item, first) in first_use.iter().enumerate() {
+        let first = &items.items[*first as usize];
+        if items.items[item].kind != first.kind || items.items[item].len != first.len {
+            let key = crate::error::quoted(items.name(item));
+            return Err(super::invalid(format!(
+                "key {key} is asked for twice, with different shapes or dtypes; ask once"
+            )));
+        }
+    }
+    core.counters
+        .duplicate_keys
+        .add((items.len() - folded.unique.len()) as u64);
+    Ok(Some(first_use))
+}
+
+fn lay_out(items: &Items, batches: &[Range<usize>]) -> Vec<Unit> {
+    let mut units = Vec::with_capacity(items.len());
+    let mut next = 0;
+    let position = |index: usize| u32::try_from(index).expect("fewer than 2^31 keys, checked when folding");
+    let single = |units: &mut Vec<Unit>, item: usize| {
+        let len = items.items[item].len;
+        if 0 < len {
+            units.push(Unit {
+                parts: Parts::One(position(item)),
+                len,
+                batch: None,
+                place: None,
+            });
+        }
+    };
+    for (batch, range) in batches.iter().enumerate() {
+        (next..range.start).for_each(|item| single(&mut units, item));
+        next = range.end;
+        let mut rows = Vec::with_capacity(range.len());
+        let mut len = 0;
+        for item in range.clone().filter(|item| 0 < items.items[*item].len) {
+            rows.push((position(item), len));
+            len += items.items[item].len;
+        }
+        if 0 < len {
+            units.push(Unit {
+                parts: Parts::Rows(rows),
+                len,
+                batch: Some(position(batch)),
+                place: None,
+            });
+        }
+    }
+    (next..items.len()).for_each(|item| single(&mut units, item));
+    units
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_transfer_crosses_two_registrations() {
+        for (start, len, expected) in [
+            (0, 10, Vec::from([0..10])),
+            (95, 10, vec![0..5, 5..10]),
+            (100, 100, Vec::from([0..100])),
+            (150, 200, vec![0..50, 50..150, 150..200]),
+        ] {
+            assert_eq!(cuts_at_multiples(start, len, 100), expected);
+        }
+    }
+}

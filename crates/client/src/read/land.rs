@@ -1,0 +1,250 @@
+//! Chooses the memory of each unit: leased, copied, registered for the call, or the caller's.
+
+use super::{ground::SharedLanding, groups::How, job::Job};
+use crate::{Delivery, FallbackKind, ReadError, core::Core, growth::Refused};
+use std::iter;
+use tensorlease_arena::{
+    AcquireError, GRANULE_BYTES, SlabKind, block_len,
+    plan::{GroupLimits, cut_groups, dtype_regions},
+};
+use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, MappingKind};
+
+/// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
+const LEASED_BYTES_MIN: u64 = 16 << 10;
+/// The algorithm that `TransferQueue`'s client has today reads this many keys per call.
+const RELEASED_BATCH_KEYS: usize = 400;
+/// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
+const FRESH_BYTES: u64 = 64 << 20;
+
+impl Job<'_> {
+    /// Finds memory for every unit that has none and makes its transfers.
+    pub(super) fn land(&mut self) -> Result<(), ReadError> {
+        let waiting = |(at, unit): (usize, &super::job::Unit)| unit.place.is_none().then_some(at);
+        let waiting: Vec<u32> = self
+            .units
+            .iter()
+            .enumerate()
+            .filter_map(waiting)
+            .filter_map(|at| u32::try_from(at).ok())
+            .collect();
+        if !self.into.is_empty() {
+            self.land_in_callers_memory(&waiting);
+            return Ok(());
+        }
+        let (leased, mut copied): (Vec<u32>, Vec<u32>) = match self.delivery {
+            Delivery::RegisterPerCall => return self.land_registered_per_call(&waiting),
+            Delivery::Leased => (waiting, Vec::new()),
+            Delivery::Copied => (Vec::new(), waiting),
+            Delivery::Auto => waiting.into_iter().partition(|unit| {
+                let unit = &self.units[*unit as usize];
+                unit.batch.is_some() || LEASED_BYTES_MIN <= unit.len
+            }),
+        };
+        copied.extend(self.land_leased(&leased)?);
+        self.land_copied(copied)
+    }
+
+    /// Requirement B12: the caller's memory is written by a copy after the transfer, unless it asked otherwise.
+    fn land_in_callers_memory(&mut self, units: &[u32]) {
+        let how = match (self.direct, self.core.registers()) {
+            (false, _) => How::Staged,
+            (true, true) => How::Registered,
+            (true, false) => How::Direct,
+        };
+        for unit in units {
+            let item = self.units[*unit as usize].first_item() as usize;
+            let foreign = self.into[item]
+                .take()
+                .expect("a destination is placed once: it is never quarantined and read again");
+            self.put(*unit, Landing::Foreign(foreign), how, false);
+        }
+    }
+
+    /// Blocks of the arena while the budget lasts; gives back the units that got none.
+    fn land_leased(&mut self, units: &[u32]) -> Result<Vec<u32>, ReadError> {
+        let (mut left, mut queue) = (Vec::new(), units);
+        while !queue.is_empty() {
+            let wanted = self.wanted(queue);
+            let acquired = self.core.acquire(SlabKind::Lease, &wanted);
+            let got = acquired.blocks.len();
+            for (unit, block) in iter::zip(queue, acquired.blocks) {
+                self.put(*unit, Landing::Block(block), How::Direct, true);
+            }
+            queue = &queue[got..];
+            let Some(refused) = acquired.refused else { break };
+            self.refuse_if_strict(&refused)?;
+            // A value that can never fit leaves the others their chance; anything else ends it for all that are left.
+            let lost = if refused.kind == FallbackKind::TooLarge {
+                1
+            } else {
+                queue.len()
+            };
+            self.core.count_fallback(refused.kind, lost as u64);
+            left.extend_from_slice(&queue[..lost]);
+            queue = &queue[lost..];
+        }
+        Ok(left)
+    }
+
+    fn wanted(&self, units: &[u32]) -> Vec<(u64, u64)> {
+        units
+            .iter()
+            .map(|unit| (self.units[*unit as usize].len, GRANULE_BYTES))
+            .collect()
+    }
+
+    fn refuse_if_strict(&self, refused: &Refused) -> Result<(), ReadError> {
+        if !self.core.options.strict {
+            return Ok(());
+        }
+        let message = format!("strict=True and {}: {}", refused.kind.words(), refused.error);
+        Err(ReadError::Fallback {
+            kind: refused.kind,
+            message,
+        })
+    }
+
+    /// Small values on the heap, others in recycled memory, the rest in fresh memory.
+    fn land_copied(&mut self, units: Vec<u32>) -> Result<(), ReadError> {
+        let (small, large): (Vec<u32>, Vec<u32>) = units.into_iter().partition(|unit| {
+            let unit = &self.units[*unit as usize];
+            unit.batch.is_none() && unit.len < LEASED_BYTES_MIN
+        });
+        for unit in small {
+            let len = super::ground::index(self.units[unit as usize].len);
+            let how = if self.core.registers() {
+                How::Staged
+            } else {
+                How::Direct
+            };
+            self.put(unit, Landing::Heap(HeapBytes::new(len)), how, false);
+        }
+        let mut fresh = Vec::new();
+        for unit in large {
+            let len = self.units[unit as usize].len;
+            match self.how_copied(len).zip(self.core.copy_block(len)) {
+                Some((how, block)) => self.put(unit, Landing::Block(block), how, false),
+                None => fresh.push(unit),
+            }
+        }
+        self.land_fresh(&fresh)
+    }
+
+    /// How a copy of `len` bytes is made; `None` where it can't be made in rounds.
+    fn how_copied(&self, len: u64) -> Option<How> {
+        let rounds = self.core.capabilities.ranges || len <= self.core.bounce_round_bytes();
+        match (self.core.registers(), rounds) {
+            (false, _) => Some(How::Direct),
+            (true, true) => Some(How::Staged),
+            (true, false) => None,
+        }
+    }
+
+    /// Requirement A8: fresh memory per dtype, with one registration and one transfer each where that is cheaper than copies.
+    fn land_fresh(&mut self, units: &[u32]) -> Result<(), ReadError> {
+        let dtypes: Vec<u32> = units.iter().map(|unit| self.dtype_code(*unit)).collect();
+        for region in dtype_regions(&dtypes) {
+            let of_one_dtype: Vec<u32> = region.into_iter().map(|index| units[index]).collect();
+            let longest = of_one_dtype
+                .iter()
+                .map(|unit| self.units[*unit as usize].len)
+                .max()
+                .unwrap_or(0);
+            let copied = self.how_copied(longest);
+            let registered = longest <= self.core.capabilities.registration_bytes_max;
+            let how = match copied {
+                Some(How::Staged) if registered && !self.core.costs.copy_is_cheaper() => How::Registered,
+                Some(how) => how,
+                None => How::Registered,
+            };
+            let limits = if how == How::Registered {
+                self.core.registered_limits()
+            } else {
+                fresh_limits()
+            };
+            self.land_in_mappings(&of_one_dtype, how, limits)?;
+        }
+        Ok(())
+    }
+
+    fn land_registered_per_call(&mut self, units: &[u32]) -> Result<(), ReadError> {
+        for batch in units.chunks(RELEASED_BATCH_KEYS) {
+            let dtypes: Vec<u32> = batch.iter().map(|unit| self.dtype_code(*unit)).collect();
+            for region in dtype_regions(&dtypes) {
+                let of_one_dtype: Vec<u32> = region.into_iter().map(|index| batch[index]).collect();
+                self.land_in_mappings(&of_one_dtype, How::Registered, self.core.registered_limits())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Units back to back in one fresh mapping per group.
+    fn land_in_mappings(&mut self, units: &[u32], how: How, limits: GroupLimits) -> Result<(), ReadError> {
+        let lens: Vec<u64> = units.iter().map(|unit| self.units[*unit as usize].len).collect();
+        for group in cut_groups(&lens, limits) {
+            let bytes: u64 = lens[group.clone()].iter().sum();
+            let mapping = Mapping::new(MappingKind::Anonymous, super::ground::index(bytes))
+                .map_err(|error| self.core.no_memory(bytes, &error))?;
+            let shared = SharedLanding::new(self.core, Landing::Fresh(mapping));
+            let mut base = 0;
+            for index in group {
+                self.put_on_shared(units[index], &shared, base, how, false);
+                base += lens[index];
+            }
+        }
+        Ok(())
+    }
+
+    fn dtype_code(&self, unit: u32) -> u32 {
+        self.items.dtype_code(self.units[unit as usize].first_item() as usize)
+    }
+}
+
+fn fresh_limits() -> GroupLimits {
+    GroupLimits {
+        keys_max: usize::MAX,
+        bytes_max: FRESH_BYTES,
+    }
+}
+
+impl Core {
+    /// Recycled memory for one copy; `None` past its bound.
+    fn copy_block(&self, len: u64) -> Option<InFlight> {
+        loop {
+            let mut admission = self.copies.acquire(SlabKind::Lease, &[(len, GRANULE_BYTES)]);
+            match admission.refused {
+                None => return admission.blocks.pop(),
+                Some(AcquireError::NeedsSlab { .. }) => {}
+                Some(_) => return None,
+            }
+            let block = block_len(len)?;
+            let slab = self.copies.make_slab(SlabKind::Lease, block, len).ok().flatten()?;
+            self.copies.admit(slab);
+        }
+    }
+
+    fn registered_limits(&self) -> GroupLimits {
+        let bytes_max = self
+            .capabilities
+            .registration_bytes_max
+            .min(self.capabilities.batch_bytes_max);
+        GroupLimits {
+            keys_max: self.capabilities.batch_keys_max,
+            bytes_max,
+        }
+    }
+
+    /// The system gave no memory at all.
+    pub(crate) fn no_memory(&self, asked: u64, error: &MapError) -> ReadError {
+        let usage = self.arena.usage();
+        ReadError::ArenaExhausted {
+            message: format!(
+                "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
+            ),
+            asked,
+            free: usage.free_bytes,
+            largest: usage.largest_free,
+            held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
+        }
+    }
+}

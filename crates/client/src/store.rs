@@ -1,0 +1,402 @@
+//! The store: everything a user calls.
+
+use crate::{
+    CallError, KeyFailure, ObjectKind, OpenError, Options, Patience, PutItem, QueryError, ReadError, ReadOutput,
+    ReadRequest, RemoveError, Stats, WriteError,
+    blocking::{call_engine, on_a_reader},
+    core::Core,
+    error::message,
+    open, read, write,
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+use tensorlease_arena::{AcquireError, GRANULE_BYTES, SlabKind};
+use tensorlease_engine::{CloseError, Engine, Fault};
+use tensorlease_memory::{Buffer, Landing, into_whole_buffers};
+
+/// Bound of a close that names none, and of the close of a store that is dropped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// An engine gets at least this long to close, whatever its calls have used up.
+const CLOSE_ENGINE_MIN: Duration = Duration::from_millis(500);
+/// First pause of `wait` between two looks; doubles up to the longest.
+const WAIT_PAUSE_FIRST: Duration = Duration::from_micros(500);
+const WAIT_PAUSE_LONGEST: Duration = Duration::from_millis(20);
+
+/// What is under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Tensor or not.
+    pub kind: ObjectKind,
+    /// Size of the value, bytes.
+    pub bytes: u64,
+}
+
+/// A store. Clones are handles of the same store, all calls may run from any thread, and the last handle closes it.
+#[derive(Clone)]
+pub struct Store {
+    handle: Arc<Handle>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Store")
+            .field("url", &self.url())
+            .field("closed", &self.is_closed())
+            .finish()
+    }
+}
+
+impl Store {
+    /// Opens `embedded://?capacity=4GiB&registration=none|pinned&faults=...`.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] names the option and what is allowed; [`OpenError::Unavailable`] when the engine or the first
+    /// slab can't be had (memlock too low, io_uring refused), with the fix.
+    pub fn open(url: &str, options: &Options) -> Result<Self, OpenError> {
+        options.check()?;
+        Self::start(open::engine(url)?, options, url)
+    }
+
+    /// Opens a store over an engine of the caller's, which the store closes.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn with_engine(engine: Arc<dyn Engine>, options: &Options) -> Result<Self, OpenError> {
+        let url = format!("{}://", engine.capabilities().name);
+        Self::start(engine, options, &url)
+    }
+
+    fn start(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Self, OpenError> {
+        let core = Arc::new(open::core(engine, options, url)?);
+        Ok(Self {
+            handle: Arc::new(Handle { core }),
+        })
+    }
+
+    /// Stores every item. An existing key is replaced.
+    ///
+    /// # Errors
+    /// [`WriteError`] names every key that failed; the others are stored.
+    pub fn put(&self, items: Vec<PutItem>, patience: Patience<'_>) -> Result<(), WriteError> {
+        write::put(self.core(), items, patience)
+    }
+
+    /// Reads every item, or nothing.
+    ///
+    /// # Errors
+    /// [`ReadError`] names every key that failed.
+    pub fn get(&self, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
+        read::get(self.core(), request, patience)
+    }
+
+    /// A block of the arena of `bytes` bytes, contents unspecified. A put of it needs no copy and no registration.
+    ///
+    /// # Errors
+    /// [`ReadError::ArenaExhausted`] when the budget has no such block; it never falls back.
+    pub fn empty(&self, bytes: u64) -> Result<Buffer, ReadError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        if bytes == 0 {
+            return Ok(Buffer::from(tensorlease_memory::HeapBytes::new(0)));
+        }
+        let mut acquired = core.acquire(SlabKind::Lease, &[(bytes, GRANULE_BYTES)]);
+        if let Some(refused) = acquired.refused {
+            return Err(exhausted(core, bytes, refused.kind, &refused.error));
+        }
+        let block = acquired.blocks.pop().expect("not refused, so there is a block");
+        Ok(into_whole_buffers(vec![Landing::Block(block)]).remove(0))
+    }
+
+    /// Which keys there are.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the engine can't say.
+    pub fn contains(&self, keys: &[String], patience: Patience<'_>) -> Result<Vec<bool>, QueryError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        let patience = patience.bounded(core.options.call_timeout);
+        self.check_keys(keys)?;
+        self.contains_now(keys, &patience)
+    }
+
+    /// Returns once every key is there.
+    ///
+    /// # Errors
+    /// [`CallError::Timeout`] past the deadline, [`QueryError`] when the engine can't say.
+    pub fn wait(&self, keys: &[String], patience: Patience<'_>) -> Result<(), QueryError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        let patience = patience.bounded(core.options.call_timeout);
+        self.check_keys(keys)?;
+        let start = Instant::now();
+        let mut missing = keys.to_vec();
+        let mut pause = WAIT_PAUSE_FIRST;
+        loop {
+            let found = self.contains_now(&missing, &patience)?;
+            let mut found = found.into_iter();
+            missing.retain(|_| !found.next().unwrap_or(false));
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if core.is_closed() {
+                return Err(CallError::Closed.into());
+            }
+            patience.slice(start)?;
+            patience.sleep(pause)?;
+            pause = (pause * 2).min(WAIT_PAUSE_LONGEST);
+        }
+    }
+
+    /// What is under each key, `None` where there is nothing.
+    ///
+    /// # Errors
+    /// [`CallError::Invalid`] on an engine that does not know shapes and dtypes.
+    pub fn describe(&self, keys: &[String], patience: Patience<'_>) -> Result<Vec<Option<Described>>, QueryError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        self.check_keys(keys)?;
+        read::describe(core, keys, &patience.bounded(core.options.call_timeout))
+    }
+
+    /// Does the engine know shapes and dtypes, so that a read may leave them out?
+    #[must_use]
+    pub fn describes(&self) -> bool {
+        self.core().capabilities.describes
+    }
+
+    /// Removes objects; missing keys are fine. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`RemoveError`] names the keys that the engine refused; the others are gone.
+    pub fn remove(&self, keys: &[String], patience: Patience<'_>) -> Result<u64, RemoveError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        self.check_keys(keys)?;
+        let patience = patience.bounded(core.options.call_timeout);
+        let results = call_engine(core, self.full(keys), &patience, |engine, keys| {
+            engine.remove_batch(keys)
+        })?;
+        let (mut removed, mut failures) = (0, Vec::new());
+        for (key, result) in keys.iter().zip(results) {
+            match result {
+                Ok(there) => removed += u64::from(there),
+                Err(fault) => failures.push(KeyFailure::new(key, fault)),
+            }
+        }
+        if failures.is_empty() {
+            return Ok(removed);
+        }
+        Err(RemoveError::Transfer {
+            message: message("can't remove", &failures),
+            failures,
+        })
+    }
+
+    /// Removes every object of the namespace. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`RemoveError`] when the engine refused.
+    pub fn clear(&self, patience: Patience<'_>) -> Result<u64, RemoveError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        let patience = patience.bounded(core.options.call_timeout);
+        let cleared = on_a_reader(core, &patience, |core| {
+            let namespace = core.options.namespace.clone();
+            let clear = AssertUnwindSafe(|| core.engine.remove_prefix(&namespace));
+            catch_unwind(clear)
+                .unwrap_or_else(|_| Err(core.broken(format!("the {} engine panicked", core.capabilities.name))))
+        })?;
+        cleared.map_err(|fault: Fault| {
+            let failures = vec![KeyFailure::new(&core.options.namespace, fault)];
+            RemoveError::Transfer {
+                message: message("can't clear the namespace", &failures),
+                failures,
+            }
+        })
+    }
+
+    /// Counters since open, and what is held now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.core().stats()
+    }
+
+    /// Adds to `wrap_seconds`: what a binding spends on making its tensors.
+    pub fn count_wrap(&self, elapsed: Duration) {
+        self.core().stages.wrap.add(elapsed);
+    }
+
+    /// Gives empty slabs back to the system; the next read makes new ones. Returns the bytes given back.
+    #[must_use]
+    pub fn trim(&self) -> u64 {
+        self.core().trim()
+    }
+
+    /// Ends the store: refuses new calls, waits for running ones as long as `patience` allows (5 s by default), gives the
+    /// arena back and closes the engine. Idempotent. Values still held stay valid.
+    ///
+    /// # Errors
+    /// [`CallError::Forked`] in a child process, which must leave its parent's store alone.
+    pub fn close(&self, patience: Patience<'_>) -> Result<(), CallError> {
+        let core = self.core();
+        if core.forked() {
+            return Err(CallError::Forked);
+        }
+        core.close(patience.deadline.unwrap_or_else(|| Instant::now() + CLOSE_TIMEOUT));
+        Ok(())
+    }
+
+    /// Has it been closed?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.core().is_closed()
+    }
+
+    /// As it was opened.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.core().url
+    }
+
+    /// As it was opened.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.core().options
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+
+    fn contains_now(&self, keys: &[String], patience: &Patience<'_>) -> Result<Vec<bool>, QueryError> {
+        let results = call_engine(self.core(), self.full(keys), patience, |engine, keys| {
+            engine.contains_batch(keys)
+        })?;
+        let (mut there, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
+        for (key, result) in keys.iter().zip(results) {
+            match result {
+                Ok(is_there) => there.push(is_there),
+                Err(fault) => failures.push(KeyFailure::new(key, fault)),
+            }
+        }
+        if failures.is_empty() {
+            return Ok(there);
+        }
+        Err(QueryError::Transfer {
+            message: message("can't look for keys", &failures),
+            failures,
+        })
+    }
+
+    fn check_keys(&self, keys: &[String]) -> Result<(), CallError> {
+        keys.iter().try_for_each(|key| read::check::key(key))
+    }
+
+    fn full(&self, keys: &[String]) -> Vec<String> {
+        let namespace = &self.core().options.namespace;
+        keys.iter().map(|key| format!("{namespace}{key}")).collect()
+    }
+}
+
+fn exhausted(core: &Core, asked: u64, kind: crate::FallbackKind, error: &AcquireError) -> ReadError {
+    let usage = core.arena.usage();
+    ReadError::ArenaExhausted {
+        message: format!("no block of {asked} bytes: {} ({error})", kind.words()),
+        asked,
+        free: usage.free_bytes,
+        largest: usage.largest_free,
+        held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
+    }
+}
+
+impl Core {
+    fn trim(&self) -> u64 {
+        if self.forked() || self.is_closed() {
+            return 0;
+        }
+        *crate::patience::lock(&self.growth_refused) = None;
+        let copies: u64 = self
+            .copies
+            .take_empty_slabs()
+            .iter()
+            .map(|mapping| mapping.len() as u64)
+            .sum();
+        copies + self.give_up_empty_slabs()
+    }
+
+    /// Requirement A13: the pool first, then the engine.
+    fn close(&self, deadline: Instant) {
+        if !self.set_closed() {
+            return;
+        }
+        while 0 < self.calls_running() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.arena.close();
+        self.copies.close();
+        if self.readers.close(deadline) {
+            let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();
+            for (addr, len) in registered {
+                self.unregister_slab(tensorlease_memory::Region { addr, len });
+            }
+        } else {
+            // Memory of a running transfer stays registered: closing the engine ends that too.
+            log::warn!(
+                "closing while {} calls on the engine still run; their memory is kept until they return",
+                self.calls_running()
+            );
+        }
+        match self.close_engine(deadline) {
+            Some(Ok(())) => self.end_quarantine(),
+            // Whether transfers still write is unknown: what is quarantined stays so.
+            Some(Err(error)) => log::warn!("{}", open::chain(&error)),
+            None => log::warn!(
+                "the {} engine has not closed in time; what is quarantined stays mapped",
+                self.capabilities.name
+            ),
+        }
+    }
+
+    /// An engine may wait for calls that hang: its close gets a thread of its own, and this call its bound.
+    fn close_engine(&self, deadline: Instant) -> Option<Result<(), CloseError>> {
+        let (sender, receiver) = mpsc::channel();
+        let engine = Arc::clone(&self.engine);
+        let close = move || {
+            let result = catch_unwind(AssertUnwindSafe(|| engine.close()));
+            let panicked = || {
+                Err(CloseError::Failed {
+                    source: "the engine panicked".into(),
+                })
+            };
+            // Nobody listens any more when the bound has passed.
+            let _ = sender.send(result.unwrap_or_else(|_| panicked()));
+        };
+        thread::Builder::new()
+            .name("tensorlease-close".to_owned())
+            .spawn(close)
+            .ok()?;
+        let left = deadline.saturating_duration_since(Instant::now()).max(CLOSE_ENGINE_MIN);
+        receiver.recv_timeout(left).ok()
+    }
+}
+
+/// Closes the store when the last of its users lets go of it.
+struct Handle {
+    core: Arc<Core>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.core.forked() {
+            // The parent's store is not ours to close: its threads and its kernel objects are not here, or are shared.
+            std::mem::forget(Arc::clone(&self.core));
+            return;
+        }
+        self.core.close(Instant::now() + CLOSE_TIMEOUT);
+    }
+}

@@ -1,0 +1,117 @@
+//! The data's way out: check, stage what lies outside the arena, transfer, verify.
+
+mod execute;
+mod plan;
+
+use crate::{
+    CallError, KeyFailure, ObjectKind, Patience, PutItem, Segment, WriteError, calls,
+    core::Core,
+    error::{quoted, write_error},
+    read::{backoff, check, items::ZERO_MARKER},
+    spec::packed_tag,
+};
+use execute::{WriteCall, Written};
+use std::{collections::HashSet, sync::Arc};
+use tensorlease_engine::{FaultKind, Tag};
+
+/// One object on its way.
+#[derive(Debug)]
+pub(crate) struct Object {
+    /// With the namespace.
+    pub(crate) key: String,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) tag: Tag,
+    pub(crate) len: u64,
+}
+
+/// One put, whole.
+pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>) -> Result<(), WriteError> {
+    let _entered = core.enter()?;
+    let patience = patience.bounded(core.options.call_timeout);
+    let mut objects = objects(core, items)?;
+    let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
+    let mut failures = Vec::new();
+    let (mut tries, mut divisor) = (0, 1);
+    while !objects.is_empty() {
+        let calls = plan::cut(core, std::mem::take(&mut objects), divisor)?;
+        let mut passing = Vec::new();
+        for Written { object, result } in calls::run::<WriteCall>(core, calls, &patience)? {
+            let Err(fault) = result else { continue };
+            let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
+            match failure.kind {
+                FaultKind::NoHandle | FaultKind::Transient => {
+                    divisor = if failure.kind == FaultKind::NoHandle {
+                        divisor * 2
+                    } else {
+                        divisor
+                    };
+                    passing.push(failure);
+                    objects.push(object);
+                }
+                _ => failures.push(failure),
+            }
+        }
+        if core.options.retries <= tries && !objects.is_empty() {
+            failures.extend(passing);
+            break;
+        }
+        if !objects.is_empty() {
+            core.counters.retries.add(objects.len() as u64);
+            patience.sleep(backoff(tries))?;
+            tries += 1;
+        }
+    }
+    core.counters.written_keys.add(keys - failures.len() as u64);
+    if !failures.is_empty() {
+        return Err(write_error(failures));
+    }
+    core.counters.written_bytes.add(bytes);
+    Ok(())
+}
+
+/// Checks every item before anything is written.
+fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
+    let invalid = |message: String| Err(CallError::Invalid { message });
+    let mut seen = HashSet::with_capacity(items.len());
+    for item in &items {
+        check::key(&item.key)?;
+        let (key, len) = (quoted(&item.key), item.bytes());
+        if !seen.insert(item.key.as_str()) {
+            return invalid(format!("key {key} stands twice in one put; put it once"));
+        }
+        if let ObjectKind::Tensor(spec) = &item.kind
+            && spec.bytes() != len
+        {
+            return invalid(format!(
+                "key {key}: {} has {} bytes, its value {len}",
+                spec.words(),
+                spec.bytes()
+            ));
+        }
+    }
+    let packed = packed_tag();
+    let object = |item: PutItem| {
+        let tag = match &item.kind {
+            ObjectKind::Tensor(spec) => spec.tag().clone(),
+            ObjectKind::Packed => packed.clone(),
+        };
+        let (len, key) = (item.bytes(), format!("{}{}", core.options.namespace, item.key));
+        if 0 < len {
+            return Some(Object {
+                key,
+                segments: item.segments,
+                tag,
+                len,
+            });
+        }
+        // Requirement B14: a value of zero bytes never reaches the engine. A marker tells where the engine can tell it apart.
+        let marker = Segment::Owned(ZERO_MARKER.to_vec());
+        core.capabilities.describes.then(|| Object {
+            key,
+            segments: vec![marker],
+            tag,
+            len: ZERO_MARKER.len() as u64,
+        })
+    };
+    Ok(items.into_iter().filter_map(object).collect())
+}

@@ -1,0 +1,209 @@
+//! One write call on the engine.
+
+use super::Object;
+use crate::{
+    Segment,
+    calls::{EngineCall, Gate},
+    core::Core,
+    read::refused_registration,
+};
+use std::{
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+use tensorlease_engine::{Fault, FaultKind, WriteOp};
+use tensorlease_memory::{Foreign, InFlight, Landing, Source, copy_all};
+
+/// Where the bytes of a call go before the engine takes them.
+#[derive(Debug)]
+pub(super) enum Staging {
+    /// Nowhere: they lie where the engine takes them.
+    None,
+    /// A block of the bounce reserve, taken when the call runs.
+    Bounce,
+    /// A block of the arena, for one large object.
+    Block(InFlight),
+    /// Nowhere: their memory is registered for this call.
+    Registered,
+}
+
+/// The objects of one engine call.
+#[derive(Debug)]
+pub(super) struct WriteCall {
+    pub(super) objects: Vec<Object>,
+    pub(super) staging: Staging,
+}
+
+/// What became of one object.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) object: Object,
+    pub(super) result: Result<(), Fault>,
+}
+
+impl EngineCall for WriteCall {
+    type Done = Written;
+
+    fn execute(self, core: &Core, _gate: &Gate) -> Vec<Written> {
+        let Self { mut objects, staging } = self;
+        let mut results = match staging {
+            Staging::None => from_where_they_lie(core, &objects),
+            Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum()) {
+                Ok(block) => staged(core, &objects, block),
+                Err(fault) => vec![Err(fault); objects.len()],
+            },
+            Staging::Block(block) => staged(core, &objects, block),
+            Staging::Registered => registered(core, &mut objects),
+        };
+        for (object, result) in objects.iter_mut().zip(&mut results) {
+            keep_if_still_read(core, object, result);
+        }
+        objects
+            .into_iter()
+            .zip(results)
+            .map(|(object, result)| Written { object, result })
+            .collect()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.objects.iter().map(|object| object.len).sum()
+    }
+}
+
+/// The engine may still read the memory: it stays alive until the engine is closed, and the key has failed.
+fn keep_if_still_read(core: &Core, object: &mut Object, result: &Result<(), Fault>) {
+    if !matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite) {
+        return;
+    }
+    for segment in object.segments.drain(..) {
+        match segment {
+            Segment::Foreign(foreign) => core.quarantine(Landing::Foreign(foreign)),
+            Segment::Owned(bytes) => core.quarantine(Landing::Foreign(Foreign::from_vec(bytes))),
+            Segment::Buffer(buffer) => core.quarantine_buffer(buffer),
+        }
+    }
+}
+
+fn sources(object: &Object) -> impl Iterator<Item = Source<'_>> {
+    object
+        .segments
+        .iter()
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| match segment {
+            Segment::Foreign(foreign) => foreign.source(0..foreign.len()),
+            Segment::Owned(bytes) => Source::from(bytes.as_slice()),
+            Segment::Buffer(buffer) => Source::from(buffer.as_slice()),
+        })
+}
+
+fn from_where_they_lie(core: &Core, objects: &[Object]) -> Vec<Result<(), Fault>> {
+    let mut all = Vec::with_capacity(objects.len());
+    let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
+    for object in objects {
+        let start = all.len();
+        all.extend(sources(object));
+        spans.push(start..all.len());
+    }
+    let segments: Vec<&[Source<'_>]> = spans.into_iter().map(|span| &all[span]).collect();
+    call(core, objects, &segments)
+}
+
+/// One copy into registered memory, objects back to back, then the transfer.
+fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
+    let mut copies = Vec::new();
+    let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
+    let mut end = 0;
+    for object in objects {
+        let start = end;
+        for source in sources(object) {
+            copies.push((source, block.target(end..end + source.len())));
+            end += source.len();
+        }
+        spans.push(start..end);
+    }
+    core.counters.copied_bytes.add(end as u64);
+    core.stages.copy.time(|| copy_all(&copies));
+    drop(copies);
+    let segments: Vec<[Source<'_>; 1]> = spans.into_iter().map(|span| [block.source(span)]).collect();
+    let segments: Vec<&[Source<'_>]> = segments.iter().map(<[Source<'_>; 1]>::as_slice).collect();
+    let mut results = call(core, objects, &segments);
+    let mut late = false;
+    for result in &mut results {
+        if let Err(fault) = result
+            && fault.kind == FaultKind::MayStillWrite
+        {
+            // Only the staging block may still be read: the value itself may be tried again from another one.
+            fault.kind = FaultKind::Transient;
+            late = true;
+        }
+    }
+    if late {
+        core.quarantine(Landing::Block(block));
+    }
+    results
+}
+
+fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
+    for object in objects.iter_mut() {
+        for segment in &mut object.segments {
+            if let Segment::Owned(bytes) = segment {
+                *segment = Segment::Foreign(Foreign::from_vec(std::mem::take(bytes)));
+            }
+        }
+    }
+    let regions: Vec<_> = objects
+        .iter()
+        .flat_map(|object| &object.segments)
+        .filter_map(|segment| match segment {
+            Segment::Foreign(foreign) => Some(foreign.region()),
+            Segment::Buffer(buffer) => Some(buffer.region()),
+            Segment::Owned(_) => None,
+        })
+        // What lies in the arena is registered already.
+        .filter(|region| 0 < region.len && !core.arena.contains(*region))
+        .collect();
+    for (at, region) in regions.iter().enumerate() {
+        core.counters.register_calls_per_read.add(1);
+        if let Err(error) = core.register(*region) {
+            regions[..at].iter().for_each(|region| core.unregister(*region));
+            let fault = refused_registration(&error);
+            return vec![Err(fault); objects.len()];
+        }
+    }
+    let results = from_where_they_lie(core, objects);
+    if !results
+        .iter()
+        .any(|result| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite))
+    {
+        regions.iter().for_each(|region| core.unregister(*region));
+    }
+    results
+}
+
+/// `write_batch`, with its promises checked: one result per key, no panic.
+fn call(core: &Core, objects: &[Object], segments: &[&[Source<'_>]]) -> Vec<Result<(), Fault>> {
+    let writes: Vec<WriteOp<'_>> = objects
+        .iter()
+        .zip(segments)
+        .map(|(object, segments)| WriteOp {
+            key: &object.key,
+            segments,
+            tag: &object.tag,
+        })
+        .collect();
+    core.counters.engine_write_calls.add(1);
+    let answer = catch_unwind(AssertUnwindSafe(|| core.engine.write_batch(&writes)));
+    let name = core.capabilities.name;
+    match answer {
+        Ok(results) if results.len() == writes.len() => results,
+        Ok(results) => {
+            let text = format!(
+                "the {name} engine gave {} results for {} keys",
+                results.len(),
+                writes.len()
+            );
+            vec![Err(core.broken(text)); writes.len()]
+        }
+        Err(_) => vec![Err(core.broken(format!("the {name} engine panicked"))); writes.len()],
+    }
+}

@@ -1,0 +1,97 @@
+//! How each object leaves: as it lies, through a staging block, or from memory registered for the call.
+
+use super::{
+    Object,
+    execute::{Staging, WriteCall},
+};
+use crate::{FallbackKind, Segment, WriteError, core::Core};
+use tensorlease_arena::{
+    GRANULE_BYTES, SlabKind,
+    plan::{GroupLimits, cut_groups},
+};
+use tensorlease_engine::Registration;
+
+/// A call that moves less than this does not gain from being cut for more readers.
+const CALL_BYTES_MIN: u64 = 8 << 20;
+/// Calls per reader: enough that readers which finish early find more.
+const CALLS_PER_READER: u64 = 4;
+
+/// The engine calls for `objects`.
+pub(super) fn cut(core: &Core, objects: Vec<Object>, divisor: u64) -> Result<Vec<WriteCall>, WriteError> {
+    let registers = core.capabilities.registration == Registration::Required;
+    let (as_they_lie, staged): (Vec<Object>, Vec<Object>) = objects
+        .into_iter()
+        .partition(|object| !registers || lies_in_arena(core, object));
+    let round = core.bounce_round_bytes();
+    let (large, small): (Vec<Object>, Vec<Object>) = staged.into_iter().partition(|object| round < object.len);
+    core.counters.staged_writes.add(small.len() as u64);
+    if registers {
+        core.counters.in_place_writes.add(as_they_lie.len() as u64);
+    }
+    let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
+    let per_call = total / (core.readers.count() as u64 * CALLS_PER_READER);
+    let bytes_max = per_call.max(CALL_BYTES_MIN);
+    let mut calls = grouped(core, as_they_lie, bytes_max / divisor, || Staging::None);
+    calls.extend(grouped(core, small, round / divisor, || Staging::Bounce));
+    for object in large {
+        calls.push(alone(core, object)?);
+    }
+    Ok(calls)
+}
+
+/// Does every segment lie in live blocks of the arena? Then it is registered already.
+fn lies_in_arena(core: &Core, object: &Object) -> bool {
+    let in_arena = |segment: &Segment| match segment {
+        Segment::Foreign(foreign) => foreign.is_empty() || core.arena.contains(foreign.region()),
+        Segment::Owned(bytes) => bytes.is_empty(),
+        Segment::Buffer(buffer) => buffer.is_empty() || core.arena.contains(buffer.region()),
+    };
+    object.segments.iter().all(in_arena)
+}
+
+fn grouped(core: &Core, objects: Vec<Object>, bytes_max: u64, staging: impl Fn() -> Staging) -> Vec<WriteCall> {
+    let lens: Vec<u64> = objects.iter().map(|object| object.len).collect();
+    let limits = GroupLimits {
+        keys_max: core.capabilities.batch_keys_max.max(1),
+        bytes_max: bytes_max.min(core.capabilities.batch_bytes_max).max(1),
+    };
+    let mut objects = objects.into_iter();
+    let ranges = cut_groups(&lens, limits);
+    let mut call = |len| WriteCall {
+        objects: objects.by_ref().take(len).collect(),
+        staging: staging(),
+    };
+    ranges.iter().map(std::ops::Range::len).map(&mut call).collect()
+}
+
+/// An object larger than one round of the bounce reserve gets a block of its own, or is registered for its call.
+fn alone(core: &Core, object: Object) -> Result<WriteCall, WriteError> {
+    let mut acquired = core.acquire(SlabKind::Lease, &[(object.len, GRANULE_BYTES)]);
+    let Some(refused) = acquired.refused else {
+        core.counters.staged_writes.add(1);
+        let block = acquired.blocks.pop().expect("not refused, so there is a block");
+        return Ok(WriteCall {
+            objects: vec![object],
+            staging: Staging::Block(block),
+        });
+    };
+    if core.options.strict {
+        let message = format!("strict=True and {}: {}", refused.kind.words(), refused.error);
+        return Err(WriteError::Fallback {
+            kind: refused.kind,
+            message,
+        });
+    }
+    core.counters.fallback_writes.add(1);
+    core.warnings.once(FallbackKind::TooLarge, || {
+        format!(
+            "a value of {} bytes is registered for its own write: {}",
+            object.len,
+            refused.kind.words()
+        )
+    });
+    Ok(WriteCall {
+        objects: vec![object],
+        staging: Staging::Registered,
+    })
+}
