@@ -16,7 +16,7 @@ use std::{
     },
 };
 use tensorlease_engine::{Capabilities, Engine, Registration};
-use tensorlease_memory::{Buffer, Landing, Pool, fork};
+use tensorlease_memory::{Buffer, Landing, Pool, Region, fork};
 
 /// Engine calls that may hang without a caller before the store says that the engine is gone.
 pub(crate) const ABANDONED_CALLS_MAX: usize = 16;
@@ -128,8 +128,17 @@ impl Core {
     pub(crate) fn quarantine(&self, landing: Landing) {
         self.counters.quarantines.add(1);
         match landing {
-            Landing::Block(block) => self.arena.quarantine(block),
+            Landing::Block(block) => self.pool_of(block.region()).quarantine(block),
             other => lock(&self.quarantine).push(other),
+        }
+    }
+
+    /// The pool that a block came from: where nothing is registered, transfers write the copy cache directly.
+    fn pool_of(&self, block: Region) -> &Pool {
+        if self.copies.regions().iter().any(|slab| slab.contains(block)) {
+            &self.copies
+        } else {
+            &self.arena
         }
     }
 
@@ -150,7 +159,7 @@ impl Core {
             .iter()
             .map(|buffer| buffer.len() as u64)
             .sum();
-        landings + buffers
+        landings + buffers + self.copies.usage().quarantined_bytes
     }
 
     pub(crate) fn quarantine_bytes_max(&self) -> u64 {
@@ -160,6 +169,7 @@ impl Core {
     /// The engine is closed: nothing writes any more.
     pub(crate) fn end_quarantine(&self) {
         self.arena.end_quarantine();
+        self.copies.end_quarantine();
         lock(&self.quarantine).clear();
         lock(&self.quarantined_buffers).clear();
     }

@@ -1,10 +1,10 @@
 //! Making, registering and giving up slabs.
 
-use crate::{FallbackKind, core::Core, patience::lock};
+use crate::{FallbackKind, core::Core, patience::lock, read::cuts_at_multiples};
 use std::sync::Arc;
 use tensorlease_arena::{AcquireError, SlabKind};
 use tensorlease_engine::RegisterError;
-use tensorlease_memory::{InFlight, Mapping, Region};
+use tensorlease_memory::{InFlight, Mapping, Region, Source};
 
 /// Blocks got, in the order asked, and why the rest was not.
 pub(crate) struct Acquired {
@@ -45,7 +45,9 @@ impl Core {
 
     /// `Ok`: there is room for at least the next block now, try again.
     fn make_room(&self, kind: SlabKind, missing: &[(u64, u64)], error: AcquireError) -> Result<(), Refused> {
-        if matches!(error, AcquireError::TooLarge { .. }) {
+        // Only ranges can be read into memory of several registrations (invariant 1).
+        let indivisible = !self.capabilities.ranges && self.registration_piece_bytes() < missing[0].0;
+        if indivisible || matches!(error, AcquireError::TooLarge { .. }) {
             return Err(Refused {
                 kind: FallbackKind::TooLarge,
                 error,
@@ -161,6 +163,28 @@ impl Core {
         } else {
             u64::MAX
         }
+    }
+
+    /// The source, cut where one registration of a slab ends and the next one begins.
+    pub(crate) fn within_registrations<'a>(&self, source: Source<'a>) -> Vec<Source<'a>> {
+        let region = Region {
+            addr: source.addr(),
+            len: source.len(),
+        };
+        let piece = self.registration_piece_bytes();
+        let several = |slab: &&(usize, usize)| {
+            let (addr, len) = **slab;
+            piece < len as u64 && Region { addr, len }.contains(region)
+        };
+        let slab = lock(&self.registered).iter().find(several).copied();
+        let Some((addr, _)) = slab.filter(|_| 0 < region.len) else {
+            return vec![source];
+        };
+        let position = |bytes: u64| usize::try_from(bytes).expect("a position inside a slab");
+        cuts_at_multiples((region.addr - addr) as u64, region.len as u64, piece)
+            .into_iter()
+            .map(|cut| source.slice(position(cut.start)..position(cut.end)))
+            .collect()
     }
 
     fn registration_pieces(&self, region: Region) -> impl Iterator<Item = Region> + use<> {

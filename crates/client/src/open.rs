@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{error::Error, sync::Arc};
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
-use tensorlease_engine::{Embedded, EmbeddedOptions, Engine, decorators};
+use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
 use tensorlease_memory::{Pool, limits};
 
 /// What an embedded store holds by default, as a part of the machine's memory.
@@ -81,7 +81,7 @@ fn embedded_options(url: &mut StoreUrl) -> Result<EmbeddedOptions, OpenError> {
 /// Pools, first slab, costs: a store that can read and write.
 pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Core, OpenError> {
     options.check()?;
-    let budget = budget(options)?;
+    let budget = budget(options, engine.capabilities())?;
     check_memory(options)?;
     let copies = options.copy_cache_bytes.unwrap_or(options.max_bytes / 2);
     let page = limits::page_bytes() as u64;
@@ -95,9 +95,24 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     Ok(core)
 }
 
-fn budget(options: &Options) -> Result<Budget, OpenError> {
+/// The budget's defaults, with slabs and bounce reserve that fit in one registration each: only a slab for one larger object
+/// is made of several.
+fn budget(options: &Options, capabilities: &Capabilities) -> Result<Budget, OpenError> {
     let named = |error: &BudgetError| config(format!("max_bytes={}: {error}", options.max_bytes));
-    let budget = Budget::new(options.max_bytes, limits::page_bytes() as u64).map_err(|error| named(&error))?;
+    let page = limits::page_bytes() as u64;
+    let mut budget = Budget::new(options.max_bytes, page).map_err(|error| named(&error))?;
+    if capabilities.registration == Registration::Required {
+        let most = (capabilities.registration_bytes_max / page).max(1).saturating_mul(page);
+        budget.slab_bytes_first = budget.slab_bytes_first.min(most);
+        budget.slab_bytes_max = budget.slab_bytes_max.min(most);
+        budget.bounce_bytes = budget.bounce_bytes.min(most);
+        if let Some(bounce) = options.bounce_bytes.filter(|bounce| most < *bounce) {
+            let name = capabilities.name;
+            return Err(config(format!(
+                "bounce_bytes={bounce} is more than the {most} bytes that the {name} engine registers at once; lower it"
+            )));
+        }
+    }
     match options.bounce_bytes {
         None => Ok(budget),
         Some(bounce) => budget

@@ -12,6 +12,7 @@ mod land;
 
 pub(crate) use describe::describe;
 pub(crate) use execute::refused_registration;
+pub(crate) use job::cuts_at_multiples;
 
 use crate::{CallError, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error};
 use job::Job;

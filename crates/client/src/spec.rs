@@ -7,6 +7,8 @@ use tensorlease_engine::Tag;
 const TENSOR: u8 = b'T';
 /// First byte of the tag of a value that is no tensor.
 const PACKED: u8 = b'P';
+/// The same, of zero bytes: what is stored under it is a marker, not the value.
+const PACKED_EMPTY: u8 = b'E';
 
 /// Why there is no such tensor.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,10 +96,15 @@ pub(crate) fn packed_tag() -> Tag {
     Tag::new(&[PACKED])
 }
 
+/// The tag of a value that is no tensor and has no bytes. A tensor's own tag tells as much by its shape.
+pub(crate) fn packed_empty_tag() -> Tag {
+    Tag::new(&[PACKED_EMPTY])
+}
+
 /// What a tag says. `Ok(None)`: a value that is no tensor.
 pub(crate) fn from_tag(tag: &Tag) -> Result<Option<TensorSpec>, SpecError> {
     match tag.as_bytes() {
-        [PACKED] => Ok(None),
+        [PACKED | PACKED_EMPTY] => Ok(None),
         [TENSOR, code, shape @ ..] => {
             let (dimensions, rest) = shape.as_chunks::<8>();
             if !rest.is_empty() {
@@ -127,6 +134,7 @@ mod tests {
             );
         }
         assert_eq!(from_tag(&packed_tag()), Ok(None));
+        assert_eq!(from_tag(&packed_empty_tag()), Ok(None));
     }
 
     #[test]

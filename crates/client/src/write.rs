@@ -8,7 +8,7 @@ use crate::{
     core::Core,
     error::{quoted, write_error},
     read::{backoff, check, items::ZERO_MARKER},
-    spec::packed_tag,
+    spec::{packed_empty_tag, packed_tag},
 };
 use execute::{WriteCall, Written};
 use std::{collections::HashSet, sync::Arc};
@@ -89,10 +89,11 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
             ));
         }
     }
-    let packed = packed_tag();
+    let (packed, packed_empty) = (packed_tag(), packed_empty_tag());
     let object = |item: PutItem| {
         let tag = match &item.kind {
             ObjectKind::Tensor(spec) => spec.tag().clone(),
+            ObjectKind::Packed if item.bytes() == 0 => packed_empty.clone(),
             ObjectKind::Packed => packed.clone(),
         };
         let (len, key) = (item.bytes(), format!("{}{}", core.options.namespace, item.key));

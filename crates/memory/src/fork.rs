@@ -24,6 +24,7 @@ pub(crate) fn seen() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
+// SAFETY: only the C library calls it, in the child and before any other of its code runs; it touches one atomic.
 unsafe extern "C" fn count() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }

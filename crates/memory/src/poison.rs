@@ -19,6 +19,7 @@ pub(crate) fn allow(region: Region) {
 }
 
 #[cfg(feature = "poison")]
+// SAFETY: the signatures are those of the sanitizer's public header (asan_interface.h).
 unsafe extern "C" {
     fn __asan_poison_memory_region(addr: usize, len: usize);
     fn __asan_unpoison_memory_region(addr: usize, len: usize);

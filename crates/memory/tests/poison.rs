@@ -10,6 +10,7 @@ use tensorlease_memory::{CopyMode, ForkPolicy, InFlight, Mapping, MappingKind, P
 const SLAB_BYTES: u64 = 1 << 20;
 const CHILD: &str = "TENSORLEASE_TEST_POISON_CHILD";
 
+// SAFETY: the signature is that of the sanitizer's public header (asan_interface.h).
 unsafe extern "C" {
     fn __asan_address_is_poisoned(addr: usize) -> i32;
 }

@@ -6,7 +6,7 @@ use crate::{
     core::Core,
     error::{message, read_error},
     request::Expected,
-    spec::from_tag,
+    spec::{from_tag, packed_empty_tag},
     store::Described,
 };
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn read_info(info: ObjectInfo) -> Result<Described, Fault> {
             kind: ObjectKind::Tensor(Arc::new(spec)),
         }),
         None => Ok(Described {
-            bytes: info.len,
+            bytes: if tag == packed_empty_tag() { 0 } else { info.len },
             kind: ObjectKind::Packed,
         }),
     }

@@ -2,7 +2,7 @@
 
 use super::{ground::Ground, items::Items};
 use crate::core::Core;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
 
 /// A call that moves less than this does not gain from being cut for more readers; also where non-temporal copies begin.
@@ -50,13 +50,31 @@ pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Tran
     let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
     let limits = limits(core, how, lens.iter().sum(), divisor);
     let mut transfers = transfers.into_iter();
-    let ranges = cut_groups(&lens, limits);
+    let lens = group_lens(&cut_groups(&lens, limits), transfers.as_slice());
     let group = |len| Group {
         how,
         transfers: transfers.by_ref().take(len).collect(),
         items: Arc::clone(items),
     };
-    ranges.iter().map(std::ops::Range::len).map(group).collect()
+    lens.into_iter().map(group).collect()
+}
+
+/// How many transfers each group has: ranges of one object follow one another, and no call may name a key twice.
+fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
+    let same_key = |pair: &[Transfer]| pair[0].item == pair[1].item;
+    let mut lens = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut start = range.start;
+        for (at, pair) in transfers[range.clone()].windows(2).enumerate() {
+            let next = range.start + at + 1;
+            if same_key(pair) {
+                lens.push(next - start);
+                start = next;
+            }
+        }
+        lens.push(range.end - start);
+    }
+    lens
 }
 
 fn limits(core: &Core, how: How, total: u64, divisor: u64) -> GroupLimits {

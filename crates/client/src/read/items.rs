@@ -1,6 +1,9 @@
 //! The keys of one read and what is expected under each: shared by its caller and its workers.
 
-use crate::{ObjectKind, spec::packed_tag};
+use crate::{
+    ObjectKind,
+    spec::{packed_empty_tag, packed_tag},
+};
 use tensorlease_engine::Tag;
 
 /// Size of the object that stands for a value of zero bytes on engines that describe.
@@ -24,6 +27,7 @@ pub(crate) struct Items {
     /// Does the engine compare tags?
     pub(crate) tagged: bool,
     packed: Tag,
+    packed_empty: Tag,
 }
 
 impl Items {
@@ -35,6 +39,7 @@ impl Items {
             namespace_len,
             tagged,
             packed: packed_tag(),
+            packed_empty: packed_empty_tag(),
         }
     }
 
@@ -51,6 +56,7 @@ impl Items {
     pub(crate) fn tag(&self, item: usize) -> Option<&Tag> {
         self.tagged.then(|| match &self.items[item].kind {
             ObjectKind::Tensor(spec) => spec.tag(),
+            ObjectKind::Packed if self.items[item].len == 0 => &self.packed_empty,
             ObjectKind::Packed => &self.packed,
         })
     }

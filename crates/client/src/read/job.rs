@@ -318,7 +318,7 @@ impl<'a> Job<'a> {
                 (round < len).then(|| split_ranges(len, round))
             }
             // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
-            (How::Direct, Landing::Block(block)) => {
+            (How::Direct, Landing::Block(block)) if self.core.capabilities.ranges => {
                 let piece = self.core.registration_piece_bytes();
                 let start = block.block().offset + offset;
                 (start / piece != (start + len - 1) / piece).then(|| cuts_at_multiples(start, len, piece))
@@ -329,7 +329,7 @@ impl<'a> Job<'a> {
 }
 
 /// Cuts `len` bytes from `start` on where a multiple of `piece` begins; ranges relative to `start`.
-fn cuts_at_multiples(start: u64, len: u64, piece: u64) -> Vec<Range<u64>> {
+pub(crate) fn cuts_at_multiples(start: u64, len: u64, piece: u64) -> Vec<Range<u64>> {
     let mut cuts = Vec::new();
     let mut from = 0;
     while from < len {
@@ -474,10 +474,11 @@ mod tests {
 
     #[test]
     fn no_transfer_crosses_two_registrations() {
+        let whole = |len| std::iter::once(0..len).collect();
         for (start, len, expected) in [
-            (0, 10, Vec::from([0..10])),
+            (0, 10, whole(10)),
             (95, 10, vec![0..5, 5..10]),
-            (100, 100, Vec::from([0..100])),
+            (100, 100, whole(100)),
             (150, 200, vec![0..50, 50..150, 150..200]),
         ] {
             assert_eq!(cuts_at_multiples(start, len, 100), expected);

@@ -11,6 +11,8 @@ use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, Mappin
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
+/// Smaller values that find no recycled memory come from the heap, which is cheaper than a mapping that several share.
+const MAPPED_BYTES_MIN: u64 = 16 << 10;
 /// The algorithm that `TransferQueue`'s client has today reads this many keys per call.
 const RELEASED_BATCH_KEYS: usize = 400;
 /// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
@@ -104,11 +106,22 @@ impl Job<'_> {
         })
     }
 
-    /// Small values on the heap, others in recycled memory, the rest in fresh memory.
+    /// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
     fn land_copied(&mut self, units: Vec<u32>) -> Result<(), ReadError> {
-        let (small, large): (Vec<u32>, Vec<u32>) = units.into_iter().partition(|unit| {
+        let (recycled, mut fresh): (Vec<u32>, Vec<u32>) = units
+            .into_iter()
+            .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
+        let blocks = self.core.copy_blocks(&self.wanted(&recycled));
+        fresh.extend_from_slice(&recycled[blocks.len()..]);
+        for (unit, block) in iter::zip(recycled, blocks) {
+            let how = self
+                .how_copied(block.len() as u64)
+                .expect("only what can be copied is asked for");
+            self.put(unit, Landing::Block(block), how, false);
+        }
+        let (small, large): (Vec<u32>, Vec<u32>) = fresh.into_iter().partition(|unit| {
             let unit = &self.units[*unit as usize];
-            unit.batch.is_none() && unit.len < LEASED_BYTES_MIN
+            unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN
         });
         for unit in small {
             let len = super::ground::index(self.units[unit as usize].len);
@@ -119,15 +132,7 @@ impl Job<'_> {
             };
             self.put(unit, Landing::Heap(HeapBytes::new(len)), how, false);
         }
-        let mut fresh = Vec::new();
-        for unit in large {
-            let len = self.units[unit as usize].len;
-            match self.how_copied(len).zip(self.core.copy_block(len)) {
-                Some((how, block)) => self.put(unit, Landing::Block(block), how, false),
-                None => fresh.push(unit),
-            }
-        }
-        self.land_fresh(&fresh)
+        self.land_fresh(&large)
     }
 
     /// How a copy of `len` bytes is made; `None` where it can't be made in rounds.
@@ -208,19 +213,24 @@ fn fresh_limits() -> GroupLimits {
 }
 
 impl Core {
-    /// Recycled memory for one copy; `None` past its bound.
-    fn copy_block(&self, len: u64) -> Option<InFlight> {
-        loop {
-            let mut admission = self.copies.acquire(SlabKind::Lease, &[(len, GRANULE_BYTES)]);
-            match admission.refused {
-                None => return admission.blocks.pop(),
-                Some(AcquireError::NeedsSlab { .. }) => {}
-                Some(_) => return None,
-            }
-            let block = block_len(len)?;
-            let slab = self.copies.make_slab(SlabKind::Lease, block, len).ok().flatten()?;
-            self.copies.admit(slab);
+    /// Recycled memory for copies, for the first of `wanted` that fit into its bound.
+    fn copy_blocks(&self, wanted: &[(u64, u64)]) -> Vec<InFlight> {
+        let mut blocks = Vec::new();
+        while blocks.len() < wanted.len() {
+            let missing = &wanted[blocks.len()..];
+            let admission = self.copies.acquire(SlabKind::Lease, missing);
+            let missing = &missing[admission.blocks.len()..];
+            blocks.extend(admission.blocks);
+            let Some(AcquireError::NeedsSlab { .. }) = admission.refused else {
+                break;
+            };
+            let bytes = missing.iter().map(|(len, _)| block_len(*len).unwrap_or(*len)).sum();
+            match self.copies.make_slab(SlabKind::Lease, bytes, missing[0].0) {
+                Ok(Some(slab)) => self.copies.admit(slab),
+                Ok(None) | Err(_) => break,
+            };
         }
+        blocks
     }
 
     fn registered_limits(&self) -> GroupLimits {

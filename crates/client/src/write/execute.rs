@@ -101,7 +101,11 @@ fn from_where_they_lie(core: &Core, objects: &[Object]) -> Vec<Result<(), Fault>
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     for object in objects {
         let start = all.len();
-        all.extend(sources(object));
+        if core.registers() {
+            all.extend(sources(object).flat_map(|source| core.within_registrations(source)));
+        } else {
+            all.extend(sources(object));
+        }
         spans.push(start..all.len());
     }
     let segments: Vec<&[Source<'_>]> = spans.into_iter().map(|span| &all[span]).collect();
@@ -124,8 +128,11 @@ fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fa
     core.counters.copied_bytes.add(end as u64);
     core.stages.copy.time(|| copy_all(&copies));
     drop(copies);
-    let segments: Vec<[Source<'_>; 1]> = spans.into_iter().map(|span| [block.source(span)]).collect();
-    let segments: Vec<&[Source<'_>]> = segments.iter().map(<[Source<'_>; 1]>::as_slice).collect();
+    let segments: Vec<Vec<Source<'_>>> = spans
+        .into_iter()
+        .map(|span| core.within_registrations(block.source(span)))
+        .collect();
+    let segments: Vec<&[Source<'_>]> = segments.iter().map(Vec::as_slice).collect();
     let mut results = call(core, objects, &segments);
     let mut late = false;
     for result in &mut results {

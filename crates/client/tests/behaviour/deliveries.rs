@@ -1,0 +1,392 @@
+//! Every delivery gives the right bytes, whatever the size, dtype and shape.
+
+use crate::support::{
+    Claims, KIB, MIB, Rig, assert_idle, budget, bytes_spec, every_engine, free_engine, pattern, spec, stat, tensor_item,
+};
+use std::sync::Arc;
+use tensorlease::{
+    DType, Delivery, Expected, Foreign, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest, TensorSpec,
+};
+
+const DELIVERIES: [Delivery; 4] = [
+    Delivery::Auto,
+    Delivery::Leased,
+    Delivery::Copied,
+    Delivery::RegisterPerCall,
+];
+
+/// One byte, odd, around the limit below which `auto` copies, larger than one round of the bounce reserve (4 MiB), and larger
+/// than all that a 32 MiB arena may lease (24 MiB).
+const SIZES: [u64; 9] = [
+    1,
+    3,
+    1001,
+    16 * KIB - 1,
+    16 * KIB,
+    16 * KIB + 1,
+    MIB,
+    9 * MIB + 3,
+    26 * MIB + 1,
+];
+
+#[test]
+fn every_delivery_gives_the_right_bytes_at_every_size_over_every_engine() {
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &budget(32 * MIB));
+        let values = rig.fill(&SIZES);
+        for delivery in DELIVERIES {
+            let read = rig.read(&SIZES, delivery).unwrap();
+            for (value, buffer) in values.iter().zip(&read) {
+                let same = buffer.as_slice() == value.as_slice();
+                assert!(same, "{name}, {delivery:?}, {} bytes", value.len());
+            }
+            drop(read);
+            assert_idle(&rig.store);
+        }
+    }
+}
+
+#[test]
+fn each_size_alone_is_delivered_as_asked() {
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &budget(32 * MIB));
+        let values = rig.fill(&SIZES);
+        for (at, value) in values.iter().enumerate() {
+            let item = || vec![tensor_item(&format!("k{at}"), SIZES[at])];
+            for delivery in DELIVERIES {
+                let read = rig.read_items(item(), delivery, Patience::default()).unwrap();
+                assert!(
+                    read[0].as_slice() == value.as_slice(),
+                    "{name}, {delivery:?}, {}",
+                    value.len()
+                );
+                let fits = SIZES[at] <= 24 * MIB;
+                let leased =
+                    fits && (delivery == Delivery::Leased || (delivery == Delivery::Auto && 16 * KIB <= SIZES[at]));
+                if leased {
+                    let held = stat(&rig.store, "leased_bytes");
+                    assert!(
+                        SIZES[at] <= held,
+                        "{name}, {delivery:?}: {held} bytes leased for {}",
+                        SIZES[at]
+                    );
+                } else {
+                    assert_eq!(
+                        stat(&rig.store, "leased_bytes"),
+                        0,
+                        "{name}, {delivery:?}, {}",
+                        SIZES[at]
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_object_larger_than_the_first_slab_is_leased() {
+    let rig = Rig::registering(free_engine(), &budget(256 * MIB));
+    let values = rig.fill(&[80 * MIB + 5]);
+    let read = rig.read(&[80 * MIB + 5], Delivery::Leased).unwrap();
+    assert!(read[0].as_slice() == values[0].as_slice());
+    assert_eq!(stat(&rig.store, "fallback_reads"), 0);
+    assert_eq!(stat(&rig.store, "leased_reads"), 1);
+}
+
+#[test]
+fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &budget(32 * MIB));
+        let values = rig.fill(&SIZES);
+        for direct in [false, true] {
+            let memory: Vec<Foreign> = SIZES
+                .iter()
+                .map(|len| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]))
+                .collect();
+            // The store owns a destination while it reads; a second owner of the same memory sees the bytes afterwards.
+            let (into, seen): (Vec<Foreign>, Vec<_>) = memory.into_iter().map(shared).unzip();
+            let request = ReadRequest {
+                items: SIZES
+                    .iter()
+                    .enumerate()
+                    .map(|(at, len)| tensor_item(&format!("k{at}"), *len))
+                    .collect(),
+                into,
+                direct,
+                ..ReadRequest::default()
+            };
+            let output = rig.store.get(request, Patience::default()).unwrap();
+            assert!(output.values.iter().all(|value| value.buffer.is_none()));
+            for (value, memory) in values.iter().zip(&seen) {
+                let bytes = memory.source(0..memory.len()).to_vec();
+                assert!(&bytes == value, "{name}, direct={direct}, {} bytes", value.len());
+            }
+            assert_idle(&rig.store);
+        }
+    }
+}
+
+/// The same memory twice: one handle to give away, one to look at.
+#[allow(unsafe_code)]
+pub(crate) fn shared(memory: Foreign) -> (Foreign, Arc<Foreign>) {
+    let (addr, len) = (memory.addr(), memory.len());
+    let owner = Arc::new(memory);
+    // SAFETY: the owner keeps the memory valid, and the tests read it through raw sources only.
+    let given = unsafe { Foreign::new(addr as *mut u8, len, Box::new(Arc::clone(&owner))) };
+    (given, owner)
+}
+
+fn mixed() -> Vec<(Arc<TensorSpec>, Vec<u8>)> {
+    [
+        spec(DType::F32, &[3, 5]),
+        spec(DType::I64, &[]),
+        spec(DType::U8, &[0]),
+        spec(DType::Bool, &[7]),
+        spec(DType::F32, &[4]),
+        spec(DType::Bf16, &[2, 0, 3]),
+        spec(DType::C128, &[1, 2]),
+        spec(DType::F64, &[100, 100]),
+        spec(DType::F8E4M3Fn, &[33]),
+        spec(DType::F32, &[]),
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(seed, spec)| {
+        let bytes = pattern(seed as u64 + 50, spec.bytes());
+        (spec, bytes)
+    })
+    .collect()
+}
+
+#[test]
+fn dtypes_scalars_and_empty_tensors_are_read_alone_and_mixed() {
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &budget(16 * MIB));
+        let tensors = mixed();
+        let items = tensors
+            .iter()
+            .enumerate()
+            .map(|(at, (spec, bytes))| PutItem::tensor(format!("t{at}"), Arc::clone(spec), bytes.clone()));
+        rig.store.put(items.collect(), Patience::default()).unwrap();
+        let item = |at: usize| ReadItem::tensor(format!("t{at}"), Arc::clone(&tensors[at].0));
+        let all: Vec<usize> = (0..tensors.len()).collect();
+        let (empty, scalar_and_empty) = (vec![2], vec![1, 2, 5, 9]);
+        for chosen in [all, empty, scalar_and_empty, vec![2, 4], vec![1]] {
+            for delivery in DELIVERIES {
+                let request = ReadRequest {
+                    items: chosen.iter().map(|at| item(*at)).collect(),
+                    delivery: Some(delivery),
+                    ..ReadRequest::default()
+                };
+                let output = rig.store.get(request, Patience::default()).unwrap();
+                for (at, value) in chosen.iter().zip(output.values) {
+                    let (spec, bytes) = &tensors[*at];
+                    assert_eq!(value.kind, ObjectKind::Tensor(Arc::clone(spec)));
+                    let got = value.buffer.as_deref().unwrap_or(&[]);
+                    assert_eq!(got, &bytes[..], "{name}, {delivery:?}, {}", spec.words());
+                    assert_eq!(value.buffer.is_none(), bytes.is_empty());
+                    let align = usize::try_from(spec.dtype().item_bytes()).unwrap();
+                    assert_eq!(
+                        got.as_ptr().addr() % align.min(if got.is_empty() { 1 } else { align }),
+                        0
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_lands_back_to_back_whatever_its_rows() {
+    let stacked = [4096; 300].to_vec();
+    let ragged: Vec<u64> = (0..300).map(|row| (row * 37) % 5000).collect();
+    let with_empty = vec![0, 4, 0, 0, 7, 1];
+    let wide = vec![7 * MIB + 1, 3, 9 * MIB];
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &budget(64 * MIB));
+        for lens in [&stacked, &ragged, &with_empty, &wide] {
+            let values = rig.fill(lens);
+            for delivery in DELIVERIES {
+                let request = ReadRequest {
+                    items: lens
+                        .iter()
+                        .enumerate()
+                        .map(|(at, len)| tensor_item(&format!("k{at}"), *len))
+                        .collect(),
+                    batches: std::iter::once(0..lens.len()).collect(),
+                    delivery: Some(delivery),
+                    ..ReadRequest::default()
+                };
+                let output = rig.store.get(request, Patience::default()).unwrap();
+                let batch = output.batches[0].as_deref().unwrap();
+                assert!(batch == values.concat(), "{name}, {delivery:?}, {} rows", lens.len());
+                assert!(output.values.iter().all(|value| value.buffer.is_none()));
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_and_single_values_share_one_read() {
+    let rig = Rig::registering(free_engine(), &budget(32 * MIB));
+    let lens = [100, 20_000, 30, 0, 50_000, 7, 7, 0, 9];
+    let values = rig.fill(&lens);
+    for delivery in DELIVERIES {
+        let request = ReadRequest {
+            items: lens
+                .iter()
+                .enumerate()
+                .map(|(at, len)| tensor_item(&format!("k{at}"), *len))
+                .collect(),
+            batches: vec![1..4, 4..4, 5..7, 7..8],
+            delivery: Some(delivery),
+            ..ReadRequest::default()
+        };
+        let output = rig.store.get(request, Patience::default()).unwrap();
+        let bytes = |batch: usize| output.batches[batch].as_deref();
+        assert_eq!(bytes(0), Some(&values[1..4].concat()[..]));
+        assert_eq!(bytes(1), None);
+        assert_eq!(bytes(2), Some(&values[5..7].concat()[..]));
+        assert_eq!(bytes(3), None);
+        for single in [0, 4, 8] {
+            assert_eq!(output.values[single].buffer.as_deref(), Some(&values[single][..]));
+        }
+    }
+}
+
+#[test]
+fn an_empty_read_is_an_empty_answer() {
+    let rig = Rig::registering(free_engine(), &budget(16 * MIB));
+    let output = rig.store.get(ReadRequest::default(), Patience::default()).unwrap();
+    assert!(output.values.is_empty() && output.batches.is_empty());
+    rig.store.put(Vec::new(), Patience::default()).unwrap();
+    assert!(
+        rig.calls.reads().is_empty(),
+        "nothing is asked of the engine for nothing"
+    );
+}
+
+#[test]
+fn no_call_exceeds_what_the_engine_takes_at_once() {
+    let claims = Claims {
+        registering: true,
+        batch_keys_max: Some(7),
+        batch_bytes_max: Some(100 * KIB),
+        ..Claims::default()
+    };
+    let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
+    let lens: Vec<u64> = (0..120).map(|at| 1 + (at * 977) % 40_000).collect();
+    let values = rig.fill(&lens);
+    for delivery in DELIVERIES {
+        let read = rig.read(&lens, delivery).unwrap();
+        assert!(
+            read.iter()
+                .zip(&values)
+                .all(|(read, value)| read.as_slice() == value.as_slice())
+        );
+        let request = ReadRequest {
+            items: lens
+                .iter()
+                .enumerate()
+                .map(|(at, len)| tensor_item(&format!("k{at}"), *len))
+                .collect(),
+            batches: std::iter::once(0..lens.len()).collect(),
+            delivery: Some(delivery),
+            ..ReadRequest::default()
+        };
+        let output = rig.store.get(request, Patience::default()).unwrap();
+        assert!(output.batches[0].as_deref().unwrap() == values.concat(), "{delivery:?}");
+    }
+    let keys: Vec<String> = (0..lens.len()).map(|at| format!("k{at}")).collect();
+    assert!(
+        rig.store
+            .contains(&keys, Patience::default())
+            .unwrap()
+            .iter()
+            .all(|there| *there)
+    );
+    assert_eq!(rig.store.remove(&keys, Patience::default()).unwrap(), lens.len() as u64);
+    // What was exceeded, if anything, the rig says as it goes.
+}
+
+#[test]
+fn an_engine_without_ranges_is_never_asked_for_one() {
+    let claims = Claims {
+        registering: true,
+        no_ranges: true,
+        ..Claims::default()
+    };
+    let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
+    let values = rig.fill(&SIZES);
+    for delivery in DELIVERIES {
+        let read = rig.read(&SIZES, delivery).unwrap();
+        assert!(
+            read.iter()
+                .zip(&values)
+                .all(|(read, value)| read.as_slice() == value.as_slice()),
+            "{delivery:?}"
+        );
+    }
+}
+
+#[test]
+fn an_engine_that_knows_no_types_serves_typed_reads() {
+    let claims = Claims {
+        describes_not: true,
+        ..Claims::registering()
+    };
+    let rig = Rig::claiming(free_engine(), claims, &budget(16 * MIB));
+    let values = rig.fill(&[5, 0, 70_000]);
+    let items = vec![tensor_item("k0", 5), tensor_item("k1", 0), tensor_item("k2", 70_000)];
+    let request = ReadRequest {
+        items,
+        ..ReadRequest::default()
+    };
+    let output = rig.store.get(request, Patience::default()).unwrap();
+    assert_eq!(output.values[0].buffer.as_deref(), Some(&values[0][..]));
+    assert!(
+        output.values[1].buffer.is_none(),
+        "an empty value is remade from its spec"
+    );
+    assert_eq!(output.values[2].buffer.as_deref(), Some(&values[2][..]));
+}
+
+#[test]
+fn packed_values_come_back_as_they_were_put() {
+    let rig = Rig::registering(free_engine(), &budget(16 * MIB));
+    let value = pattern(3, 100_001);
+    let items = vec![
+        PutItem::packed("p", value.clone()),
+        PutItem::packed("empty", Vec::new()),
+    ];
+    rig.store.put(items, Patience::default()).unwrap();
+    let item = |key: &str, len| ReadItem {
+        key: key.to_owned(),
+        expected: Expected::Packed(len),
+    };
+    let request = ReadRequest {
+        items: vec![item("p", 100_001), item("empty", 0)],
+        ..ReadRequest::default()
+    };
+    let output = rig.store.get(request, Patience::default()).unwrap();
+    assert_eq!(output.values[0].kind, ObjectKind::Packed);
+    assert_eq!(output.values[0].buffer.as_deref(), Some(&value[..]));
+    assert!(output.values[1].buffer.is_none());
+}
+
+#[test]
+fn the_store_has_its_default_delivery() {
+    let options = Options {
+        delivery: Delivery::Copied,
+        ..budget(16 * MIB)
+    };
+    let rig = Rig::registering(free_engine(), &options);
+    rig.fill(&[100_000]);
+    let request = ReadRequest {
+        items: vec![ReadItem::tensor("k0", bytes_spec(100_000))],
+        ..ReadRequest::default()
+    };
+    let _output = rig.store.get(request, Patience::default()).unwrap();
+    assert_eq!(stat(&rig.store, "copied_reads"), 1);
+    assert_eq!(stat(&rig.store, "leased_reads"), 0);
+}

@@ -1,0 +1,23 @@
+//! The public behaviour of a store, one theme per file. `support` holds the fixtures: every store of this suite runs over
+//! an engine that checks what the client promised to engines.
+
+#![allow(clippy::unwrap_used, reason = "all of this crate is a test")]
+#![allow(clippy::cast_possible_truncation, reason = "lengths of a test fit in an address")]
+
+mod support;
+
+mod abandonment;
+mod budgets;
+mod closing;
+mod deliveries;
+mod describing;
+mod duplicates;
+mod errors;
+mod fallbacks;
+mod invariants;
+mod layout;
+mod namespaces;
+mod quarantine;
+mod retries;
+mod soak;
+mod writes;

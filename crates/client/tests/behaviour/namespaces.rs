@@ -1,0 +1,149 @@
+//! Keys and the namespaces they live in.
+
+use crate::support::{MIB, Rig, budget, free_engine, pattern, tensor_item};
+use std::sync::Arc;
+use tensorlease::{
+    CallError, Delivery, OpenError, Options, Patience, PutItem, QueryError, ReadError, RemoveError, Store,
+};
+
+fn named(namespace: &str) -> Options {
+    Options {
+        namespace: namespace.to_owned(),
+        ..budget(16 * MIB)
+    }
+}
+
+#[test]
+fn a_namespace_sees_and_clears_only_its_own_keys() {
+    let engine = free_engine();
+    let stores = ["", "a/", "a/b/", "b/"].map(|name| Store::with_engine(Arc::clone(&engine), &named(name)).unwrap());
+    for (seed, store) in stores.iter().enumerate().skip(1) {
+        store
+            .put(
+                vec![PutItem::packed("key", vec![u8::try_from(seed).unwrap()])],
+                Patience::default(),
+            )
+            .unwrap();
+    }
+    let key = ["key".to_owned()];
+    let there = |store: &Store| store.contains(&key, Patience::default()).unwrap()[0];
+    assert_eq!(stores.each_ref().map(there), [false, true, true, true]);
+    assert_eq!(stores[2].clear(Patience::default()).unwrap(), 1);
+    assert_eq!(stores.each_ref().map(there), [false, true, false, true]);
+    assert_eq!(stores[3].remove(&key, Patience::default()).unwrap(), 1);
+    assert_eq!(stores.each_ref().map(there), [false, true, false, false]);
+    assert!(
+        stores[0].contains(&["a/key".into()], Patience::default()).unwrap()[0],
+        "it is a prefix"
+    );
+    assert_eq!(
+        stores[0].clear(Patience::default()).unwrap(),
+        1,
+        "no namespace at all is everything"
+    );
+}
+
+#[test]
+fn errors_name_keys_without_the_namespace() {
+    let rig = Rig::registering(free_engine(), &named("job-7/"));
+    let error = rig
+        .read_items(vec![tensor_item("x", 5)], Delivery::Leased, Patience::default())
+        .unwrap_err();
+    let ReadError::KeyNotFound { message, failures } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(failures[0].key, "x");
+    assert!(!message.contains("job-7"), "{message}");
+}
+
+#[test]
+fn odd_keys_are_keys() {
+    let rig = Rig::registering(free_engine(), &named("n/"));
+    let keys = [
+        "k".repeat(10_000),
+        "ключ".repeat(2500),
+        "\u{1f600}".repeat(10_000),
+        "nul\0inside".to_owned(),
+        "\0".to_owned(),
+        " ".to_owned(),
+        "a/b?c=d&e#f%00\n".to_owned(),
+        "e\u{301}".to_owned(),
+        "\u{e9}".to_owned(),
+    ];
+    let items = (0..).zip(&keys).map(|(seed, key)| {
+        let bytes = pattern(seed, 33);
+        PutItem::tensor(key, crate::support::bytes_spec(33), bytes)
+    });
+    rig.store.put(items.collect(), Patience::default()).unwrap();
+    let items = keys.iter().map(|key| tensor_item(key, 33)).collect();
+    let read = rig.read_items(items, Delivery::Leased, Patience::default()).unwrap();
+    for (seed, read) in (0..).zip(&read) {
+        assert_eq!(read[..], pattern(seed, 33));
+    }
+    assert!(
+        rig.store
+            .contains(&keys, Patience::default())
+            .unwrap()
+            .iter()
+            .all(|there| *there)
+    );
+    assert_eq!(rig.store.remove(&keys, Patience::default()).unwrap(), keys.len() as u64);
+}
+
+#[test]
+fn an_empty_or_endless_key_is_refused_by_every_call() {
+    let rig = Rig::registering(free_engine(), &named("n/"));
+    for key in [String::new(), "k".repeat(40_001)] {
+        let keys = ["good".to_owned(), key.clone()];
+        let read = rig.read_items(vec![tensor_item(&key, 5)], Delivery::Leased, Patience::default());
+        assert!(matches!(read, Err(ReadError::Call(CallError::Invalid { .. }))));
+        let contains = rig.store.contains(&keys, Patience::default());
+        assert!(matches!(contains, Err(QueryError::Call(CallError::Invalid { .. }))));
+        let wait = rig.store.wait(&keys, Patience::default());
+        assert!(matches!(wait, Err(QueryError::Call(CallError::Invalid { .. }))));
+        let describe = rig.store.describe(&keys, Patience::default());
+        assert!(matches!(describe, Err(QueryError::Call(CallError::Invalid { .. }))));
+        let remove = rig.store.remove(&keys, Patience::default());
+        assert!(matches!(&remove, Err(RemoveError::Call(CallError::Invalid { message })) if message.len() < 400));
+    }
+}
+
+#[test]
+fn an_endless_namespace_is_refused_at_open() {
+    let error = Store::with_engine(free_engine(), &named(&"n".repeat(1025))).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Config { message } if message.contains("namespace")),
+        "{error:?}"
+    );
+    assert!(Store::with_engine(free_engine(), &named(&"n".repeat(1024))).is_ok());
+}
+
+#[test]
+fn a_url_that_no_engine_understands_says_what_is_known() {
+    let cases = [
+        ("embedded://?capacity=16MiB&colour=red", "colour"),
+        ("embedded://?capacity=lots", "capacity"),
+        ("embedded://?capacity=1", "capacity"),
+        ("embedded://?registration=maybe", "pinned"),
+        ("embedded://host", "host"),
+        ("embedded://?faults=explode", "explode"),
+        ("redis://localhost", "embedded://"),
+        ("", "embedded://"),
+    ];
+    for (url, part) in cases {
+        let error = Store::open(url, &budget(16 * MIB)).unwrap_err();
+        assert!(matches!(error, OpenError::Config { .. }), "{url}: {error:?}");
+        assert!(error.to_string().contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
+fn a_url_opens_the_engine_with_its_faults() {
+    let url = "embedded://?capacity=16MiB&faults=fail:transient:call1";
+    let store = Store::open(url, &budget(16 * MIB)).unwrap();
+    assert_eq!(store.url(), url);
+    store
+        .put(vec![PutItem::packed("p", vec![1])], Patience::default())
+        .unwrap();
+    assert!(1.0 <= store.stats().get("retries"));
+}

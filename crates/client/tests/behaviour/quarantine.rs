@@ -1,0 +1,264 @@
+//! Memory that a transfer may still write is never reused nor handed out: requirement B12.
+
+use crate::{
+    deliveries::shared,
+    support::{Hooked, MIB, Rig, budget, every_engine, free_engine, stat, tensor_item},
+};
+use std::{sync::Arc, thread, time::Duration};
+use tensorlease::{
+    Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadError, ReadRequest, WriteError,
+    engine::{
+        Engine, Fault, FaultKind,
+        decorators::{Choice, LateWriting, ObservedRead},
+    },
+};
+
+const DELIVERIES: [Delivery; 4] = [
+    Delivery::Auto,
+    Delivery::Leased,
+    Delivery::Copied,
+    Delivery::RegisterPerCall,
+];
+const DELAY: Duration = Duration::from_millis(80);
+
+/// Each key of a read gives up with this probability, and is written 80 ms later.
+fn late(inner: Arc<dyn Engine>, probability: f64) -> Arc<dyn Engine> {
+    let choice = Choice::Chance { probability, seed: 9 };
+    Arc::new(LateWriting::new(inner, DELAY, choice))
+}
+
+fn patient(max_bytes: u64) -> Options {
+    Options {
+        retries: 40,
+        ..budget(max_bytes)
+    }
+}
+
+fn assert_same(read: &[Buffer], values: &[Vec<u8>], what: &str) {
+    for (at, (read, value)) in read.iter().zip(values).enumerate() {
+        assert!(read.as_slice() == value.as_slice(), "value {at} changed: {what}");
+    }
+}
+
+#[test]
+fn what_was_handed_out_never_changes_after_a_late_write() {
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(late(engine, 0.04), &patient(64 * MIB));
+        let lens: Vec<u64> = (0..30).map(|at| 1 + (at * 9973) % 60_000).collect();
+        let values = rig.fill(&lens);
+        let mut kept = Vec::new();
+        for delivery in DELIVERIES {
+            for _ in 0..3 {
+                kept.push((delivery, rig.read(&lens, delivery).unwrap()));
+            }
+        }
+        assert!(0 < stat(&rig.store, "quarantined_bytes"), "{name}: nothing was late");
+        thread::sleep(DELAY * 2);
+        for (delivery, read) in &kept {
+            assert_same(read, &values, &format!("{name}, {delivery:?}"));
+        }
+        // Whoever got a block after the late write has it alone, too.
+        let again = rig.read(&lens, Delivery::Leased).unwrap();
+        thread::sleep(DELAY * 2);
+        assert_same(&again, &values, name);
+        rig.store.close(Patience::default()).unwrap();
+        assert_eq!(
+            stat(&rig.store, "quarantined_bytes"),
+            0,
+            "{name}: closing the engine ends the quarantine"
+        );
+        for (delivery, read) in &kept {
+            assert_same(read, &values, &format!("{name}, {delivery:?}, after close"));
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_was_written_late_lands_elsewhere_as_a_whole() {
+    for delivery in DELIVERIES {
+        let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
+        let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
+        let lens = [20_000, 30_000, 7];
+        let values = rig.fill(&lens);
+        let request = ReadRequest {
+            items: lens
+                .iter()
+                .enumerate()
+                .map(|(at, len)| tensor_item(&format!("k{at}"), *len))
+                .collect(),
+            batches: std::iter::once(0..3).collect(),
+            delivery: Some(delivery),
+            ..ReadRequest::default()
+        };
+        let output = rig.store.get(request, Patience::default()).unwrap();
+        thread::sleep(DELAY * 2);
+        assert_eq!(output.batches[0].as_deref(), Some(&values.concat()[..]), "{delivery:?}");
+        assert!(50_007 <= stat(&rig.store, "quarantined_bytes"), "{delivery:?}");
+    }
+}
+
+#[test]
+fn a_retry_never_lands_in_memory_that_may_still_be_written() {
+    for delivery in DELIVERIES {
+        let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
+        let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
+        let lens = [100_000, 5, 20_000];
+        rig.fill(&lens);
+        drop(rig.read(&lens, delivery).unwrap());
+        let reads = rig.calls.reads();
+        let first = reads
+            .iter()
+            .position(|call| call.iter().any(|read| read.key == "k0"))
+            .unwrap();
+        let late: Vec<ObservedRead> = reads[first].clone();
+        let later = reads[first + 1..].iter().flatten();
+        for read in later {
+            let clash = late.iter().find(|late| late.target.overlaps(read.target));
+            assert_eq!(clash, None, "{delivery:?}: {read:?}");
+        }
+        assert!(first + 1 < reads.len(), "it was tried again");
+    }
+}
+
+#[test]
+fn callers_memory_is_written_after_the_transfer_only() {
+    let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
+    let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
+    let values = rig.fill(&[100_000]);
+    let (given, seen) = shared(Foreign::from_vec(vec![0; 100_000]));
+    let request = ReadRequest {
+        items: vec![tensor_item("k0", 100_000)],
+        into: vec![given],
+        ..ReadRequest::default()
+    };
+    rig.store.get(request, Patience::default()).unwrap();
+    thread::sleep(DELAY * 2);
+    assert!(
+        seen.source(0..100_000).to_vec() == values[0],
+        "the late write went to the bounce block"
+    );
+    assert!(100_000 <= stat(&rig.store, "quarantined_bytes"));
+}
+
+#[test]
+fn a_late_direct_read_into_callers_memory_fails_without_a_retry() {
+    let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
+    let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
+    rig.fill(&[100_000]);
+    let (given, seen) = shared(Foreign::from_vec(vec![0; 100_000]));
+    let request = ReadRequest {
+        items: vec![tensor_item("k0", 100_000)],
+        into: vec![given],
+        direct: true,
+        ..ReadRequest::default()
+    };
+    let error = rig.store.get(request, Patience::default()).unwrap_err();
+    let ReadError::Transfer { failures, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(
+        (failures[0].kind, failures[0].code),
+        (FaultKind::MayStillWrite, LateWriting::CODE)
+    );
+    assert_eq!(rig.calls.reads().len(), 1);
+    assert!(
+        1 < Arc::strong_count(&seen),
+        "the store keeps the memory as long as it may be written"
+    );
+    assert!(100_000 <= stat(&rig.store, "quarantined_bytes"));
+    rig.store.close(Patience::default()).unwrap();
+    assert_eq!(Arc::strong_count(&seen), 1);
+}
+
+#[test]
+fn a_quarantine_past_its_bound_says_what_to_do() {
+    let engine = LateWriting::new(free_engine(), Duration::from_millis(1), Choice::always());
+    let options = Options {
+        quarantine_bytes: Some(200_000),
+        ..patient(64 * MIB)
+    };
+    let rig = Rig::registering(Arc::new(engine), &options);
+    rig.fill(&[90_000]);
+    let error = rig.read(&[90_000], Delivery::Leased).unwrap_err();
+    let ReadError::ArenaExhausted { message, held, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(200_000 < held);
+    for part in ["quarantine_bytes=200000", "close this store", "open a new one"] {
+        assert!(message.contains(part), "{part:?} in {message}");
+    }
+    let calls = rig.calls.reads().len();
+    let again = rig.read(&[90_000], Delivery::Copied).unwrap_err();
+    assert!(matches!(again, ReadError::ArenaExhausted { .. }), "{again:?}");
+    assert_eq!(rig.calls.reads().len(), calls, "nothing more is risked");
+}
+
+#[test]
+fn a_bounce_reserve_in_quarantine_ends_copied_reads_with_an_error_and_leased_ones_go_on() {
+    let engine = LateWriting::new(free_engine(), Duration::from_millis(1), Choice::keys(["k0"]));
+    let rig = Rig::registering(Arc::new(engine), &budget(16 * MIB));
+    let values = rig.fill(&[7 * MIB / 2, MIB]);
+    let error = rig.read(&[7 * MIB / 2], Delivery::Copied).unwrap_err();
+    let ReadError::Transfer { message, failures } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(failures[0].kind, FaultKind::NoHandle);
+    assert!(message.contains("no staging block"), "{message}");
+    assert!(0 < stat(&rig.store, "fallback_bounce_busy"));
+    let items = vec![tensor_item("k1", MIB)];
+    let read = rig.read_items(items, Delivery::Leased, Patience::default()).unwrap();
+    assert!(read[0][..] == values[1][..]);
+}
+
+#[test]
+fn values_kept_when_the_store_is_dropped_survive_the_late_writes() {
+    let rig = Rig::registering(late(free_engine(), 0.3), &patient(64 * MIB));
+    let lens = [50_000; 20];
+    let values = rig.fill(&lens);
+    let read = rig.read(&lens, Delivery::Leased).unwrap();
+    assert!(0 < stat(&rig.store, "quarantined_bytes"));
+    drop(rig);
+    assert_same(&read, &values, "the store is gone");
+}
+
+/// Fails the first write with `MayStillWrite`: the engine may go on reading the value.
+fn late_write() -> Arc<dyn Engine> {
+    let hook = |call, writes: &[tensorlease::engine::WriteOp<'_>]| {
+        let late = || Err(Fault::new(FaultKind::MayStillWrite, -800, "gave up"));
+        (call == 1).then(|| writes.iter().map(|_| late()).collect())
+    };
+    Arc::new(Hooked::new(free_engine()).claiming_late_writes().on_write(hook))
+}
+
+#[test]
+fn a_staged_write_that_may_still_be_read_is_tried_from_another_block() {
+    let rig = Rig::registering(late_write(), &patient(64 * MIB));
+    let values = rig.fill(&[50_000]);
+    assert!(50_000 <= stat(&rig.store, "quarantined_bytes"));
+    let read = rig.read(&[50_000], Delivery::Leased).unwrap();
+    assert_same(&read, &values, "written");
+}
+
+#[test]
+fn a_value_that_a_failed_write_may_still_read_is_kept_until_close() {
+    // Memory that needs no registration is sent as it lies; so is a leased buffer where it does.
+    for registering in [false, true] {
+        let rig = if registering {
+            Rig::registering(late_write(), &budget(64 * MIB))
+        } else {
+            Rig::new(late_write(), &budget(64 * MIB))
+        };
+        let buffer = Arc::new(rig.store.empty(50_000).unwrap());
+        let item = PutItem::tensor_in("late", crate::support::bytes_spec(50_000), Arc::clone(&buffer));
+        let error = rig.store.put(vec![item], Patience::default()).unwrap_err();
+        assert!(
+            matches!(&error, WriteError::Transfer { failures, .. } if failures[0].code == -800),
+            "{error:?}"
+        );
+        assert_eq!(Arc::strong_count(&buffer), 2, "the store keeps it");
+        assert_eq!(stat(&rig.store, "quarantined_bytes"), 50_000);
+        rig.store.close(Patience::default()).unwrap();
+        assert_eq!(Arc::strong_count(&buffer), 1);
+        assert_eq!(stat(&rig.store, "quarantined_bytes"), 0);
+    }
+}
