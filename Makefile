@@ -1,0 +1,130 @@
+# The one command vocabulary of tensorlease. People and CI call the same targets.
+#
+#   make build    virtual environment, packages, native module       make lint     everything that reads the code
+#   make demo     a short tour with figures, into out/               make mutants  break the code on purpose; the tests must notice
+#   make test     every test                                         make bench    measure reads; slow, wants a quiet machine
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := build
+
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TERM_COLOR ?= never
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+unexport PYTHONPATH
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FUZZ_SECONDS ?= $(if $(filter true,$(CI)),60,10)
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+CRATES := tensorlease-arena tensorlease-memory tensorlease-engine tensorlease
+PACKAGES := $(addprefix -p ,$(CRATES))
+# Not --all-features: `poison` links only under AddressSanitizer.
+TEST_FEATURES := --features tensorlease-engine/conformance
+
+RUST_SOURCES := $(shell find crates/*/src crates/*/Cargo.toml python/src python/Cargo.toml Cargo.toml Cargo.lock -name '*.rs' -o -name 'Cargo.*' 2>/dev/null)
+PACKAGE_STAMP := $(VENV)/.packages.stamp
+MODULE_STAMP := $(VENV)/.module.stamp
+
+.PHONY: build demo test lint mutants bench help clean docs fuzz soak
+.PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
+
+help:
+	@sed -n '3,5p' Makefile | cut -c3-
+	@echo '  also: test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+
+# ---- build ----------------------------------------------------------------------------------------------------------
+
+build: $(MODULE_STAMP)
+
+$(PACKAGE_STAMP): requirements-dev.txt scripts/prerequisites.sh
+	PYTHON="$(PYTHON)" scripts/prerequisites.sh
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	touch $@
+
+# The Python files are used where they stand, so only a change of Rust or of the package's metadata builds anything.
+$(MODULE_STAMP): $(PACKAGE_STAMP) $(RUST_SOURCES) python/pyproject.toml
+	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --quiet --manifest-path python/Cargo.toml
+	$(BIN)/python -c 'import tensorlease'
+	touch $@
+
+# ---- use ------------------------------------------------------------------------------------------------------------
+
+demo: build
+	mkdir -p out
+	$(BIN)/tensorlease demo --out out/ $(DEMO_ARGS)
+
+bench: build
+	$(BIN)/tensorlease bench reads --json docs/benchmarks.json $(BENCH_ARGS)
+	$(BIN)/python scripts/figures.py
+
+# ---- test -----------------------------------------------------------------------------------------------------------
+
+test: test-rust test-doc test-loom test-asan fuzz test-examples test-python
+
+test-rust:
+	scripts/cargo_test.sh $(PACKAGES) $(TEST_FEATURES)
+
+test-doc:
+	cargo test --quiet --doc $(PACKAGES) $(TEST_FEATURES)
+
+test-loom:
+	scripts/loom.sh
+
+test-asan:
+	scripts/asan.sh
+
+fuzz:
+	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
+
+test-examples: build
+	PYTHON=$(BIN)/python scripts/examples.sh
+
+test-python: build
+	cd python && ../$(BIN)/python -m pytest
+
+# Reads, writes and drops for a long time with checks on memory held; not part of `make test`.
+soak: build
+	cd python && TENSORLEASE_SOAK=1 ../$(BIN)/python -m pytest -m soak --timeout=0
+
+# ---- lint -----------------------------------------------------------------------------------------------------------
+
+lint: lint-rust lint-python lint-tidy lint-deny
+
+lint-rust:
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps $(PACKAGES) --all-features
+
+lint-python: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd python && ../$(BIN)/mypy
+	$(BIN)/mypy --strict scripts/*.py
+	cd python && ../$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml tensorlease._core
+
+lint-tidy: build
+	$(BIN)/python scripts/tidy.py
+	$(BIN)/python -m pytest --quiet --config-file=/dev/null --rootdir=scripts -p no:cacheprovider -p no:asyncio scripts
+
+lint-deny:
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check bans licenses sources; \
+	else echo 'lint-deny: cargo-deny is not installed; deny.toml was not checked (cargo install cargo-deny)'; fi
+
+# ---- the rest -------------------------------------------------------------------------------------------------------
+
+mutants: $(PACKAGE_STAMP)
+	$(BIN)/python scripts/mutants.py
+
+docs:
+	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps $(PACKAGES) --all-features
+	@echo "open $(CARGO_TARGET_DIR)/doc/tensorlease/index.html"
+
+clean:
+	rm -rf target $(VENV) out build dist
+	find python -name '__pycache__' -o -name '*.so' | xargs rm -rf
