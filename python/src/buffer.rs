@@ -1,0 +1,60 @@
+//! Delivered bytes as a Python object with a writable buffer: what numpy arrays stand on.
+#![allow(unsafe_code)]
+use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
+use std::{ffi::c_int, ptr::NonNull};
+use tensorlease::Buffer;
+
+/// Owns a block of the arena, or a copy, until the last view of it is gone.
+#[pyclass(frozen, module = "tensorlease._core")]
+pub struct Lease {
+    data: NonNull<u8>,
+    buffer: Buffer,
+}
+
+// SAFETY: `data` points into `buffer`, which may move between threads; the bytes are reached through the buffer protocol only, whose
+// users order their accesses themselves, as with every writable buffer of Python.
+unsafe impl Send for Lease {}
+// SAFETY: as above; `&Lease` gives out nothing but the address and the length.
+unsafe impl Sync for Lease {}
+
+impl Lease {
+    /// Takes the bytes over.
+    pub(crate) fn new(mut buffer: Buffer) -> Self {
+        let data = NonNull::new(buffer.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Self { data, buffer }
+    }
+}
+
+#[pymethods]
+impl Lease {
+    /// Size, bytes.
+    fn __len__(&self) -> usize {
+        self.buffer.len()
+    }
+    /// Does it lie in the arena (leased), rather than in copied memory?
+    #[getter]
+    fn is_leased(&self) -> bool {
+        self.buffer.is_leased()
+    }
+
+    // The protocol's signature.
+    #[allow(clippy::needless_pass_by_value)]
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err(
+                "the buffer protocol asked for a view without giving one",
+            ));
+        }
+        let this = slf.get();
+        let len = isize::try_from(this.buffer.len()).expect("an allocation is never larger");
+        let data = this.data.as_ptr().cast();
+        // SAFETY: `view` is writable by the protocol; the view holds a reference to `slf`, which owns the bytes for as long as it lives
+        // and never moves or shrinks them.
+        let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 0, flags) };
+        if status == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}

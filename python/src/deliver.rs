@@ -1,0 +1,147 @@
+//! What a read brought, as Python objects.
+use crate::{
+    buffer::Lease,
+    collector::CollectorPause,
+    dlpack::Owner,
+    dtype::Flavour,
+    error::{config_error, mismatch_error},
+    numpy::{self, Numpy},
+    read::Wish,
+    shape::{self, Dims},
+    torch::{self, Torch},
+};
+use pyo3::{
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyBytes, PyList},
+};
+use std::time::Instant;
+use tensorlease::{Buffer, DType, ObjectKind, ReadValue, Store, TensorSpec};
+
+static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Makes tensors of either framework.
+pub(crate) struct Wrapper<'py> {
+    py: Python<'py>,
+    torch: Option<&'static Torch>,
+    numpy: Option<&'static Numpy>,
+}
+
+impl<'py> Wrapper<'py> {
+    /// With whatever is installed.
+    pub(crate) fn new(py: Python<'py>) -> PyResult<Self> {
+        Ok(Self {
+            py,
+            torch: torch::installed(py)?,
+            numpy: None,
+        })
+    }
+
+    /// One tensor that owns its memory.
+    pub(crate) fn tensor(
+        &mut self,
+        spec: &TensorSpec,
+        buffer: Option<Buffer>,
+        flavour: Flavour,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if flavour != Flavour::Numpy
+            && let Some(torch) = self.torch
+        {
+            return torch.wrap(self.py, spec, buffer);
+        }
+        self.dims(spec.dtype(), &shape::signed(spec.shape()), buffer, flavour)
+    }
+
+    /// The same, from a dtype and dimensions.
+    pub(crate) fn dims(
+        &mut self,
+        dtype: DType,
+        dims: &Dims,
+        buffer: Option<Buffer>,
+        flavour: Flavour,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if flavour != Flavour::Numpy
+            && let Some(torch) = self.torch
+        {
+            return torch.wrap_dims(self.py, dtype, dims, buffer.map(Owner::Buffer));
+        }
+        if self.numpy.is_none() {
+            self.numpy = numpy::installed(self.py)?;
+        }
+        let Some(numpy) = self.numpy else {
+            let message = "tensors need torch or numpy, and neither is installed; install one of them";
+            return Err(config_error(self.py, message));
+        };
+        numpy.wrap(self.py, dtype, dims, buffer)
+    }
+
+    /// A tensor of int64 in ordinary memory. Only torch has a use for it.
+    pub(crate) fn words(&self, words: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(torch) = self.torch else {
+            let message = "rows of different lengths make a jagged tensor, which needs torch; install torch, or read the rows with get()";
+            return Err(config_error(self.py, message));
+        };
+        let dims = Dims::from_slice(&[i64::try_from(words.len()).expect("fewer than bytes of memory")]);
+        torch.wrap_dims(self.py, DType::I64, &dims, Some(Owner::Words(words.into())))
+    }
+}
+
+/// The values of one read, in order. `keys` are named in errors.
+pub(crate) fn values<'py>(
+    store: &Store,
+    keys: &Bound<'py, PyList>,
+    found: Vec<ReadValue>,
+    wishes: &[Wish],
+    allow_pickle: bool,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = keys.py();
+    let key = |index: usize| keys.get_item(index).and_then(|key| key.extract::<String>());
+    let mut wrapper = Wrapper::new(py)?;
+    let mut packed = Vec::new();
+    let mut objects = Vec::with_capacity(found.len());
+    let started = Instant::now();
+    {
+        let _pause = CollectorPause::new(py, found.len())?;
+        for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
+            match (value.kind, wish) {
+                (ObjectKind::Tensor(spec), Wish::Tensor(flavour)) => {
+                    objects.push(wrapper.tensor(&spec, value.buffer, *flavour)?);
+                }
+                (ObjectKind::Tensor(spec), Wish::Any) => {
+                    objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Any)?);
+                }
+                (ObjectKind::Tensor(spec), Wish::Value) => {
+                    let (dtype, shape) = (spec.dtype().name(), spec.shape());
+                    let message =
+                        format!("holds a tensor ({dtype}, {shape:?}); pass its dtype and shape instead of None");
+                    return Err(mismatch_error(py, &key(index)?, &message));
+                }
+                (ObjectKind::Packed, Wish::Tensor(_)) => {
+                    let message = "holds a value that is no tensor; pass dtype None";
+                    return Err(mismatch_error(py, &key(index)?, message));
+                }
+                (ObjectKind::Packed, Wish::Value | Wish::Any) => {
+                    objects.push(py.None().into_bound(py));
+                    packed.push((index, value.buffer));
+                }
+            }
+        }
+    }
+    store.count_wrap(started.elapsed());
+    for (index, buffer) in packed {
+        objects[index] = decode(py, buffer, &key(index)?, allow_pickle)?;
+    }
+    PyList::new(py, objects)
+}
+
+fn decode<'py>(py: Python<'py>, buffer: Option<Buffer>, key: &str, allow_pickle: bool) -> PyResult<Bound<'py, PyAny>> {
+    let decode = DECODE
+        .get_or_try_init(py, || {
+            py.import("tensorlease.codec")?.getattr("decode").map(Bound::unbind)
+        })?
+        .bind(py);
+    match buffer {
+        Some(buffer) => decode.call1((Bound::new(py, Lease::new(buffer))?, key, allow_pickle)),
+        None => decode.call1((PyBytes::new(py, b""), key, allow_pickle)),
+    }
+}

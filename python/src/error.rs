@@ -1,0 +1,202 @@
+//! Errors of the client as the exceptions of `tensorlease.errors`.
+use pyo3::{
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyDict, PyModule},
+};
+use std::error::Error;
+use tensorlease::engine::FaultKind;
+use tensorlease::{CallError, KeyFailure, OpenError, QueryError, ReadError, RemoveError, WriteError};
+
+static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+/// Into the exception that a caller of Python sees.
+pub(crate) trait IntoPython {
+    /// The exception, ready to raise.
+    fn into_python(self, py: Python<'_>) -> PyErr;
+}
+
+/// A `ConfigError`: an argument or option is wrong; `message` names it and says what is allowed.
+pub(crate) fn config_error(py: Python<'_>, message: &str) -> PyErr {
+    raise(py, "ConfigError", message, |_| Ok(()))
+}
+
+/// A `SizeMismatch` about one key.
+pub(crate) fn mismatch_error(py: Python<'_>, key: &str, message: &str) -> PyErr {
+    let failure = KeyFailure {
+        key: key.to_owned(),
+        kind: FaultKind::Mismatch,
+        code: 0,
+        message: message.to_owned(),
+    };
+    let text = format!("{}: {message}", named(key));
+    raise(py, "SizeMismatch", &text, |keywords| {
+        set_failures(keywords, vec![failure])
+    })
+}
+
+/// A key as messages show it: quoted, control characters escaped, cut where it is long.
+pub(crate) fn named(key: &str) -> String {
+    const SHOWN_MAX: usize = 120;
+    if key.len() <= SHOWN_MAX {
+        return format!("key {key:?}");
+    }
+    let shown: String = key.chars().take(SHOWN_MAX).collect();
+    format!("key {shown:?}... ({} characters)", key.chars().count())
+}
+
+fn raise(
+    py: Python<'_>,
+    class: &str,
+    message: &str,
+    details: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
+) -> PyErr {
+    let made = || -> PyResult<Bound<'_, PyAny>> {
+        let module = ERRORS.get_or_try_init(py, || py.import("tensorlease.errors").map(Bound::unbind))?;
+        let keywords = PyDict::new(py);
+        details(&keywords)?;
+        module.bind(py).getattr(class)?.call((message,), Some(&keywords))
+    };
+    made().map_or_else(|error| error, PyErr::from_value)
+}
+
+fn set_failures(keywords: &Bound<'_, PyDict>, failures: Vec<KeyFailure>) -> PyResult<()> {
+    let failures: Vec<_> = failures
+        .into_iter()
+        .map(|failure| (failure.key, kind_name(failure.kind), failure.code, failure.message))
+        .collect();
+    keywords.set_item("failures", failures)
+}
+
+fn kind_name(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::NotFound => "not_found",
+        FaultKind::Mismatch => "mismatch",
+        FaultKind::NoHandle => "no_handle",
+        FaultKind::Full => "full",
+        FaultKind::Transient => "transient",
+        FaultKind::MayStillWrite => "may_still_write",
+        FaultKind::Unregistered => "unregistered",
+        FaultKind::Unavailable => "unavailable",
+        FaultKind::Refused => "refused",
+        _ => "other",
+    }
+}
+
+fn with_failures(py: Python<'_>, class: &str, message: &str, failures: Vec<KeyFailure>) -> PyErr {
+    raise(py, class, message, |keywords| set_failures(keywords, failures))
+}
+
+fn exhausted(py: Python<'_>, message: &str, asked: u64, free: u64, largest: u64, held: u64) -> PyErr {
+    raise(py, "ArenaExhausted", message, |keywords| {
+        keywords.set_item("asked", asked)?;
+        keywords.set_item("free", free)?;
+        keywords.set_item("largest", largest)?;
+        keywords.set_item("held", held)
+    })
+}
+
+/// The message with its causes, each said once.
+fn chained(error: &dyn Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !message.contains(&text) {
+            message.push_str(": ");
+            message.push_str(&text);
+        }
+        cause = inner.source();
+    }
+    message
+}
+
+impl IntoPython for CallError {
+    fn into_python(self, py: Python<'_>) -> PyErr {
+        let message = chained(&self);
+        let class = match self {
+            Self::Closed | Self::Forked => "Closed",
+            Self::Timeout { .. } => "Timeout",
+            Self::Interrupted => "Interrupted",
+            Self::Unavailable { .. } => "EngineUnavailable",
+            Self::Invalid { .. } => "ConfigError",
+            _ => "Error",
+        };
+        raise(py, class, &message, |_| Ok(()))
+    }
+}
+
+impl IntoPython for ReadError {
+    fn into_python(self, py: Python<'_>) -> PyErr {
+        let message = chained(&self);
+        match self {
+            Self::Call(error) => error.into_python(py),
+            Self::KeyNotFound { failures, .. } => with_failures(py, "KeyNotFound", &message, failures),
+            Self::SizeMismatch { failures, .. } => with_failures(py, "SizeMismatch", &message, failures),
+            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
+            Self::ArenaExhausted {
+                asked,
+                free,
+                largest,
+                held,
+                ..
+            } => exhausted(py, &message, asked, free, largest, held),
+            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            _ => raise(py, "Error", &message, |_| Ok(())),
+        }
+    }
+}
+
+impl IntoPython for WriteError {
+    fn into_python(self, py: Python<'_>) -> PyErr {
+        let message = chained(&self);
+        match self {
+            Self::Call(error) => error.into_python(py),
+            Self::StoreFull { failures, .. } => with_failures(py, "StoreFull", &message, failures),
+            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
+            Self::ArenaExhausted {
+                asked,
+                free,
+                largest,
+                held,
+                ..
+            } => exhausted(py, &message, asked, free, largest, held),
+            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            _ => raise(py, "Error", &message, |_| Ok(())),
+        }
+    }
+}
+
+impl IntoPython for RemoveError {
+    fn into_python(self, py: Python<'_>) -> PyErr {
+        let message = chained(&self);
+        match self {
+            Self::Call(error) => error.into_python(py),
+            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
+            _ => raise(py, "Error", &message, |_| Ok(())),
+        }
+    }
+}
+
+impl IntoPython for QueryError {
+    fn into_python(self, py: Python<'_>) -> PyErr {
+        let message = chained(&self);
+        match self {
+            Self::Call(error) => error.into_python(py),
+            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
+            _ => raise(py, "Error", &message, |_| Ok(())),
+        }
+    }
+}
+
+impl IntoPython for OpenError {
+    fn into_python(self, py: Python<'_>) -> PyErr {
+        let message = chained(&self);
+        let class = match self {
+            Self::Config { .. } => "ConfigError",
+            Self::Unavailable { .. } => "EngineUnavailable",
+            _ => "Error",
+        };
+        raise(py, class, &message, |_| Ok(()))
+    }
+}

@@ -1,0 +1,85 @@
+//! Lists of keys, and other lists beside them, as Python passes them.
+use crate::error::config_error;
+use pyo3::{
+    prelude::*,
+    types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple},
+};
+use std::collections::HashSet;
+
+/// One list argument. Lists are taken as they are, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
+pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
+    if let Ok(list) = object.cast_exact::<PyList>() {
+        return Ok(list.clone());
+    }
+    if let Ok(tuple) = object.cast::<PyTuple>() {
+        return Ok(tuple.to_list());
+    }
+    let by_accident = object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>()
+        || object.is_instance_of::<PyDict>()
+        || object.hasattr("__array__")?;
+    let py = object.py();
+    if !by_accident && let Ok(iterator) = object.try_iter() {
+        let items = iterator.collect::<PyResult<Vec<_>>>()?;
+        return PyList::new(py, items);
+    }
+    let kind = object.get_type().name()?;
+    Err(config_error(
+        py,
+        &format!("{argument} is a {kind}; give a list with one entry per key"),
+    ))
+}
+
+/// The keys, checked.
+pub(crate) fn keys_of(list: &Bound<'_, PyList>) -> PyResult<Vec<String>> {
+    list.iter()
+        .enumerate()
+        .map(|(index, key)| key_of(&key, index))
+        .collect()
+}
+
+/// One key, checked: a str of at least one character that UTF-8 can hold.
+pub(crate) fn key_of(key: &Bound<'_, PyAny>, index: usize) -> PyResult<String> {
+    let py = key.py();
+    let Ok(text) = key.cast::<PyString>() else {
+        let kind = key.get_type().name()?;
+        return Err(config_error(py, &format!("keys[{index}] is a {kind}; a key is a str")));
+    };
+    let Ok(text) = text.to_str() else {
+        let shown = key.repr()?;
+        let message = format!("keys[{index}] is {shown}, which UTF-8 can't hold (a lone surrogate); use another key");
+        return Err(config_error(py, &message));
+    };
+    if text.is_empty() {
+        return Err(config_error(
+            py,
+            &format!("keys[{index}] is empty; a key has at least one character"),
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// Refuses a key that comes twice in one put: which value would win?
+pub(crate) fn refuse_duplicates<'a>(py: Python<'_>, keys: impl ExactSizeIterator<Item = &'a str>) -> PyResult<()> {
+    let mut seen = HashSet::with_capacity(keys.len());
+    for key in keys {
+        if !seen.insert(key) {
+            let message = format!("{} comes twice in one put; put each key once", crate::error::named(key));
+            return Err(config_error(py, &message));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses an argument whose length differs from that of `keys`.
+pub(crate) fn same_length(py: Python<'_>, keys: usize, list: &Bound<'_, PyList>, argument: &str) -> PyResult<()> {
+    if list.len() == keys {
+        return Ok(());
+    }
+    let message = format!(
+        "{argument} has {} entries and keys has {keys}; give one entry per key",
+        list.len()
+    );
+    Err(config_error(py, &message))
+}

@@ -1,0 +1,48 @@
+//! The Python module `tensorlease._core`: tensors of Python in and out of the client.
+#![deny(unsafe_code)]
+
+// From the outside in: the store, its arguments, its results, and the two interfaces of frameworks.
+mod store;
+
+mod keys;
+mod options;
+mod patience;
+mod read;
+mod shape;
+mod write;
+
+mod collector;
+mod deliver;
+mod dtype;
+mod error;
+mod logging;
+
+mod buffer;
+mod dlpack;
+mod exchange;
+mod foreign;
+mod numpy;
+mod torch;
+
+/// Native part of tensorlease.
+#[pyo3::pymodule]
+mod _core {
+    use pyo3::{Bound, PyResult, types::PyModule};
+
+    #[pymodule_export]
+    use crate::{
+        buffer::Lease,
+        dtype::dtype_names,
+        logging::{log_records_dropped, set_log_level},
+        options::parse_bytes,
+        patience::Interrupt,
+        store::CoreStore,
+        torch::{import_as_capsules, import_what_torch_refuses},
+    };
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::logging::install();
+        Ok(())
+    }
+}

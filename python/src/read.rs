@@ -1,0 +1,326 @@
+//! Arguments of reads as requests to the client.
+use crate::{
+    dtype::{DTypes, Flavour, Resolved},
+    error::{config_error, named},
+    keys::{keys_of, list_of, same_length},
+    shape::{Dims, Specs, dims_of},
+};
+use pyo3::{
+    prelude::*,
+    types::{PyAnyMethods, PyDict, PyList, PyTuple},
+};
+use tensorlease::{Delivery, Expected, ReadItem};
+
+/// What the caller takes for a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wish {
+    /// Whatever is stored there.
+    Any,
+    /// A tensor.
+    Tensor(Flavour),
+    /// A value that is no tensor.
+    Value,
+}
+
+/// Arguments of one `get`, checked.
+pub(crate) struct Wanted {
+    pub(crate) items: Vec<ReadItem>,
+    pub(crate) wishes: Vec<Wish>,
+}
+
+impl Wanted {
+    /// From the arguments of `get`. `describes`: the engine knows what it holds.
+    pub(crate) fn new(
+        keys: &Bound<'_, PyList>,
+        shapes: Option<&Bound<'_, PyAny>>,
+        dtypes: Option<&Bound<'_, PyAny>>,
+        metas: Option<&Bound<'_, PyAny>>,
+        describes: bool,
+    ) -> PyResult<Self> {
+        let py = keys.py();
+        let count = keys.len();
+        let names = keys_of(keys)?;
+        let metas = metas
+            .map(|metas| one_each(metas, count, "custom_backend_meta"))
+            .transpose()?;
+        let shapes = shapes.map(|shapes| shapes_of(shapes, count)).transpose()?;
+        let dtypes = dtypes.map(|dtypes| dtypes_of(dtypes, count)).transpose()?;
+        let whole = Columns {
+            shapes,
+            dtypes,
+            metas,
+            describes,
+        };
+        let (mut specs, mut resolver) = (Specs::default(), DTypes::default());
+        let mut wanted = Self {
+            items: Vec::with_capacity(count),
+            wishes: Vec::with_capacity(count),
+        };
+        for (index, key) in names.into_iter().enumerate() {
+            let (expected, wish) = whole.row(py, index, &key, &mut specs, &mut resolver)?;
+            wanted.items.push(ReadItem { key, expected });
+            wanted.wishes.push(wish);
+        }
+        Ok(wanted)
+    }
+}
+
+/// The lists beside the keys.
+struct Columns<'py> {
+    shapes: Option<Bound<'py, PyList>>,
+    dtypes: Option<DTypeColumn<'py>>,
+    metas: Option<Bound<'py, PyList>>,
+    describes: bool,
+}
+
+enum DTypeColumn<'py> {
+    One(Bound<'py, PyAny>),
+    Each(Bound<'py, PyList>),
+}
+
+impl<'py> Columns<'py> {
+    fn row(
+        &self,
+        py: Python<'py>,
+        index: usize,
+        key: &str,
+        specs: &mut Specs,
+        resolver: &mut DTypes,
+    ) -> PyResult<(Expected, Wish)> {
+        let name = || named(key);
+        let dtype = match &self.dtypes {
+            None => None,
+            Some(DTypeColumn::One(dtype)) => Some(dtype.clone()),
+            Some(DTypeColumn::Each(list)) => Some(list.get_item(index)?).filter(|dtype| !dtype.is_none()),
+        };
+        if let Some(dtype) = dtype {
+            let Some(shapes) = &self.shapes else {
+                let message = format!(
+                    "{} has a dtype and shapes is missing; give the shape of each tensor",
+                    named(key)
+                );
+                return Err(config_error(py, &message));
+            };
+            let Resolved { dtype, flavour } = resolver.resolve(&dtype, &name)?;
+            let shape = shapes.get_item(index)?;
+            if shape.is_none() {
+                let message = format!("{} has a dtype and no shape; give both, or None for both", named(key));
+                return Err(config_error(py, &message));
+            }
+            return Ok((
+                Expected::Tensor(specs.of_object(&shape, dtype, &name)?),
+                Wish::Tensor(flavour),
+            ));
+        }
+        if self.dtypes.is_none()
+            && let Some(shapes) = &self.shapes
+            && !shapes.get_item(index)?.is_none()
+        {
+            let message = format!(
+                "{} has a shape and dtypes is missing; give the dtype of each tensor",
+                named(key)
+            );
+            return Err(config_error(py, &message));
+        }
+        let wish = if self.dtypes.is_some() { Wish::Value } else { Wish::Any };
+        if let Some(metas) = &self.metas
+            && let Some(bytes) = packed_size(&metas.get_item(index)?, key)?
+        {
+            return Ok((Expected::Packed(bytes), Wish::Value));
+        }
+        if self.describes {
+            return Ok((Expected::Described, wish));
+        }
+        let message = format!(
+            "{}: this engine does not know what it holds; pass shapes and dtypes for tensors, and for other values dtype None with the \
+             custom_backend_meta that put() returned",
+            named(key)
+        );
+        Err(config_error(py, &message))
+    }
+}
+
+fn packed_size(meta: &Bound<'_, PyAny>, key: &str) -> PyResult<Option<u64>> {
+    if meta.is_none() {
+        return Ok(None);
+    }
+    let wrong = || {
+        let message = format!(
+            "custom_backend_meta of {} is {meta}; pass what put() returned for it",
+            named(key)
+        );
+        config_error(meta.py(), &message)
+    };
+    let size = meta
+        .cast::<PyDict>()
+        .ok()
+        .map(|meta| meta.get_item("packed_size"))
+        .transpose()?
+        .flatten();
+    let Some(size) = size else { return Err(wrong()) };
+    size.extract::<u64>().map(Some).map_err(|_| wrong())
+}
+
+fn one_each<'py>(object: &Bound<'py, PyAny>, count: usize, argument: &str) -> PyResult<Bound<'py, PyList>> {
+    let list = list_of(object, argument)?;
+    same_length(object.py(), count, &list, argument)?;
+    Ok(list)
+}
+
+fn shapes_of<'py>(shapes: &Bound<'py, PyAny>, count: usize) -> PyResult<Bound<'py, PyList>> {
+    // A tuple of ints is one shape, not one shape per key.
+    if let Ok(tuple) = shapes.cast::<PyTuple>()
+        && !tuple.is_empty()
+        && tuple.iter().all(|dim| dim.extract::<i64>().is_ok())
+    {
+        let message = format!("shapes is {shapes}, one shape; give a list with one shape per key");
+        return Err(config_error(shapes.py(), &message));
+    }
+    one_each(shapes, count, "shapes")
+}
+
+fn dtypes_of<'py>(dtypes: &Bound<'py, PyAny>, count: usize) -> PyResult<DTypeColumn<'py>> {
+    if dtypes.is_instance_of::<PyList>() || dtypes.is_instance_of::<PyTuple>() {
+        return one_each(dtypes, count, "dtypes").map(DTypeColumn::Each);
+    }
+    Ok(DTypeColumn::One(dtypes.clone()))
+}
+
+/// How a call wants its bytes.
+pub(crate) fn delivery_of(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Delivery>> {
+    let Some(name) = name else { return Ok(None) };
+    Delivery::from_name(name).map(Some).ok_or_else(|| {
+        let message =
+            format!("delivery is {name:?}; allowed are \"auto\", \"leased\", \"copied\" and \"register-per-call\"");
+        config_error(py, &message)
+    })
+}
+
+/// One field of a batched read, checked.
+pub(crate) struct Field {
+    pub(crate) items: Vec<ReadItem>,
+    pub(crate) resolved: Resolved,
+    /// Dimensions of the batch's values.
+    pub(crate) dims: Dims,
+    /// Lengths of the rows of a jagged batch; None: all rows have one shape.
+    pub(crate) lengths: Option<Vec<i64>>,
+}
+
+impl Field {
+    /// `shape`: a tuple or int for all rows, or a list with the shape of each.
+    pub(crate) fn new(
+        keys: &Bound<'_, PyAny>,
+        shape: &Bound<'_, PyAny>,
+        dtype: &Bound<'_, PyAny>,
+        name: &str,
+    ) -> PyResult<Self> {
+        let py = keys.py();
+        let names = keys_of(&list_of(keys, &format!("keys{name}"))?)?;
+        if dtype.is_none() {
+            let message = format!("dtype{name} is None; a batch holds tensors, read other values with get()");
+            return Err(config_error(py, &message));
+        }
+        let about = || format!("the batch{name}");
+        let resolved = DTypes::default().resolve(dtype, &about)?;
+        match shape.cast::<PyList>() {
+            Ok(shapes) => {
+                same_length(
+                    py,
+                    names.len(),
+                    shapes,
+                    &format!("shape{name} (a list gives the shape of each row; one shape for all is a tuple)"),
+                )?;
+                Self::of_rows(names, shapes, resolved, name)
+            }
+            Err(_) => Self::of_one_shape(names, shape, resolved, &about),
+        }
+    }
+
+    fn of_one_shape(
+        names: Vec<String>,
+        shape: &Bound<'_, PyAny>,
+        resolved: Resolved,
+        about: &dyn Fn() -> String,
+    ) -> PyResult<Self> {
+        let spec = Specs::default().of_object(shape, resolved.dtype, about)?;
+        let mut dims = Dims::from_slice(&[i64::try_from(names.len()).expect("fewer than bytes of memory")]);
+        dims.extend(crate::shape::signed(spec.shape()));
+        // The whole batch must be countable, too.
+        let whole = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
+        Specs::default().of_dims(resolved.dtype, whole, || (shape.py(), about()))?;
+        let expected = Expected::Tensor(spec);
+        let items = names
+            .into_iter()
+            .map(|key| ReadItem {
+                key,
+                expected: expected.clone(),
+            })
+            .collect();
+        Ok(Self {
+            items,
+            resolved,
+            dims,
+            lengths: None,
+        })
+    }
+
+    fn of_rows(names: Vec<String>, shapes: &Bound<'_, PyList>, resolved: Resolved, name: &str) -> PyResult<Self> {
+        let py = shapes.py();
+        let mut specs = Specs::default();
+        let mut items = Vec::with_capacity(names.len());
+        let mut lengths = Vec::with_capacity(names.len());
+        let mut rest: Option<Dims> = None;
+        let mut total: i64 = 0;
+        for (key, shape) in names.into_iter().zip(shapes.iter()) {
+            let spec = specs.of_object(&shape, resolved.dtype, &|| named(&key))?;
+            let dims = crate::shape::signed(spec.shape());
+            let Some((&length, inner)) = dims.split_first() else {
+                let message = format!(
+                    "shape of {} is (); rows of a jagged batch have at least one dimension (one shape for all rows is a tuple)",
+                    named(&key)
+                );
+                return Err(config_error(py, &message));
+            };
+            match &rest {
+                None => rest = Some(Dims::from_slice(inner)),
+                Some(rest) if rest.as_slice() == inner => {}
+                Some(rest) => {
+                    let message = format!(
+                        "shapes{name}: {} has {:?} after its first dimension and the rows before it {:?}; rows may differ in the first only",
+                        named(&key),
+                        inner,
+                        rest.as_slice()
+                    );
+                    return Err(config_error(py, &message));
+                }
+            }
+            total = total.checked_add(length).ok_or_else(|| {
+                config_error(
+                    py,
+                    &format!("shapes{name}: all rows together are longer than 2**63 - 1; check the shapes"),
+                )
+            })?;
+            lengths.push(length);
+            items.push(ReadItem {
+                key,
+                expected: Expected::Tensor(spec),
+            });
+        }
+        let mut dims = Dims::from_slice(&[total]);
+        dims.extend_from_slice(rest.as_deref().unwrap_or(&[]));
+        Ok(Self {
+            items,
+            resolved,
+            dims,
+            lengths: Some(lengths),
+        })
+    }
+}
+
+/// Dimensions of `empty`.
+pub(crate) fn empty_dims(shape: &Bound<'_, PyAny>) -> PyResult<smallvec::SmallVec<[u64; 6]>> {
+    if let Ok(list) = shape.cast::<PyList>() {
+        return dims_of(list.to_tuple().as_any(), &|| "the new tensor".to_owned());
+    }
+    dims_of(shape, &|| "the new tensor".to_owned())
+}

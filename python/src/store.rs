@@ -1,0 +1,381 @@
+//! The store as Python's `Store` uses it: arguments in, one call to the client without the GIL, objects out.
+use crate::{
+    collector::CollectorPause,
+    deliver::{self, Wrapper},
+    dtype::DTypes,
+    error::{IntoPython, config_error, named},
+    keys::{keys_of, list_of, refuse_duplicates, same_length},
+    logging,
+    patience::{Interrupt, Waiting, seconds},
+    read::{Field, Wanted, delivery_of, empty_dims},
+    shape::{self, Specs},
+    write::Values,
+};
+use pyo3::{
+    prelude::*,
+    types::{PyDict, PyList, PyTuple},
+};
+use std::{collections::HashMap, time::Instant};
+use tensorlease::{Delivery, Expected, ForkPolicy, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Store};
+
+/// A handle of one open store. `tensorlease.Store` is what users see.
+#[pyclass(frozen, module = "tensorlease._core")]
+pub struct CoreStore {
+    store: Store,
+}
+
+#[pymethods]
+impl CoreStore {
+    /// Opens a store; sizes in bytes.
+    #[staticmethod]
+    #[pyo3(signature = (url, *, max_bytes, readers, delivery, strict, namespace, prewarm_bytes, bounce_bytes, copy_cache_bytes, quarantine_bytes, retries, fork, call_timeout))]
+    // One argument per option of `tensorlease.open`.
+    #[allow(clippy::too_many_arguments)]
+    fn open(
+        py: Python<'_>,
+        url: &str,
+        max_bytes: u64,
+        readers: u32,
+        delivery: &str,
+        strict: bool,
+        namespace: String,
+        prewarm_bytes: u64,
+        bounce_bytes: Option<u64>,
+        copy_cache_bytes: Option<u64>,
+        quarantine_bytes: Option<u64>,
+        retries: u32,
+        fork: &str,
+        call_timeout: f64,
+    ) -> PyResult<Self> {
+        let fork = match fork {
+            "inherit" => ForkPolicy::Inherit,
+            "exclude" => ForkPolicy::Exclude,
+            _ => {
+                let message = format!("fork is {fork:?}; allowed are \"inherit\" and \"exclude\"");
+                return Err(config_error(py, &message));
+            }
+        };
+        let options = Options {
+            max_bytes,
+            bounce_bytes,
+            copy_cache_bytes,
+            quarantine_bytes,
+            readers,
+            delivery: delivery_of(py, Some(delivery))?.unwrap_or(Delivery::Auto),
+            strict,
+            namespace,
+            prewarm_bytes,
+            retries,
+            fork,
+            call_timeout: seconds(py, call_timeout, "call_timeout")?,
+        };
+        let opened = py.detach(|| Store::open(url, &options));
+        logging::drain(py);
+        opened
+            .map(|store| Self { store })
+            .map_err(|error| error.into_python(py))
+    }
+
+    /// Stores values; per key None for a tensor, `{"packed_size": n}` for another value.
+    #[pyo3(signature = (keys, values, *, allow_pickle, timeout, interrupt))]
+    fn put<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        allow_pickle: bool,
+        timeout: Option<f64>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let waiting = Waiting::new(py, timeout, interrupt)?;
+        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let values = list_of(values, "values")?;
+        same_length(py, keys.len(), &values, "values")?;
+        refuse_duplicates(py, keys.iter().map(String::as_str))?;
+        let mut making = Values::new(py, allow_pickle)?;
+        let mut items: Vec<PutItem> = Vec::with_capacity(keys.len());
+        let mut metas = Vec::with_capacity(keys.len());
+        for (key, value) in keys.into_iter().zip(values.iter()) {
+            let (item, meta) = making.item(key, &value)?;
+            items.push(item);
+            metas.push(meta);
+        }
+        waiting.run(py, |patience| self.store.put(items, patience))?;
+        PyList::new(py, metas)
+    }
+
+    /// Reads values, in the order of the keys.
+    #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, delivery, timeout, allow_pickle, interrupt))]
+    // One argument per argument of `Store.get`.
+    #[allow(clippy::too_many_arguments)]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        shapes: Option<&Bound<'py, PyAny>>,
+        dtypes: Option<&Bound<'py, PyAny>>,
+        custom_backend_meta: Option<&Bound<'py, PyAny>>,
+        delivery: Option<&str>,
+        timeout: Option<f64>,
+        allow_pickle: bool,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let waiting = Waiting::new(py, timeout, interrupt)?;
+        let delivery = delivery_of(py, delivery)?;
+        let keys = list_of(keys, "keys")?;
+        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
+        let request = ReadRequest {
+            items,
+            delivery,
+            ..ReadRequest::default()
+        };
+        let output = waiting.run(py, |patience| self.store.get(request, patience))?;
+        deliver::values(&self.store, &keys, output.values, &wishes, allow_pickle)
+    }
+
+    /// Reads fields, each `(name, keys, shape, dtype)`, as batches: a tensor, or for ragged rows a tuple
+    /// `(values, offsets, length_min, length_max)`; fields with equal lengths get the same offsets object.
+    #[pyo3(signature = (fields, *, delivery, timeout, interrupt))]
+    fn get_batches<'py>(
+        &self,
+        py: Python<'py>,
+        fields: &Bound<'py, PyList>,
+        delivery: Option<&str>,
+        timeout: Option<f64>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let waiting = Waiting::new(py, timeout, interrupt)?;
+        let mut request = ReadRequest {
+            delivery: delivery_of(py, delivery)?,
+            ..ReadRequest::default()
+        };
+        let mut layouts = Vec::with_capacity(fields.len());
+        for field in fields.iter() {
+            let (name, keys, shape, dtype): (String, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>) =
+                field.extract()?;
+            let mut field = Field::new(&keys, &shape, &dtype, &name)?;
+            let start = request.items.len();
+            request.items.append(&mut field.items);
+            request.batches.push(start..request.items.len());
+            layouts.push(field);
+        }
+        let output = waiting.run(py, |patience| self.store.get(request, patience))?;
+        self.batches(py, output, layouts)
+    }
+
+    /// Reads into tensors or arrays of the caller.
+    #[pyo3(signature = (keys, tensors, *, direct, timeout, interrupt))]
+    fn get_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        tensors: &Bound<'py, PyAny>,
+        direct: bool,
+        timeout: Option<f64>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<()> {
+        let waiting = Waiting::new(py, timeout, interrupt)?;
+        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let tensors = list_of(tensors, "tensors")?;
+        same_length(py, keys.len(), &tensors, "tensors")?;
+        let mut values = Values::new(py, false)?;
+        let mut request = ReadRequest {
+            direct,
+            ..ReadRequest::default()
+        };
+        let mut taken: Vec<(usize, usize, usize)> = Vec::with_capacity(keys.len());
+        for (index, (key, tensor)) in keys.into_iter().zip(tensors.iter()).enumerate() {
+            let memory = values.destination(&tensor, &key)?;
+            let foreign = memory
+                .foreign
+                .unwrap_or_else(|| tensorlease::Foreign::from_vec(Vec::new()));
+            taken.push((foreign.addr(), foreign.len(), index));
+            request.items.push(ReadItem {
+                key,
+                expected: Expected::Tensor(memory.spec),
+            });
+            request.into.push(foreign);
+        }
+        refuse_overlaps(py, &mut taken, &request.items)?;
+        waiting.run(py, |patience| self.store.get(request, patience))?;
+        Ok(())
+    }
+
+    /// A tensor in the arena, contents unspecified.
+    fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Bound<'py, PyAny>,
+        dtype: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let about = || "the new tensor".to_owned();
+        let resolved = DTypes::default().resolve(dtype, &about)?;
+        let spec = Specs::default().of_dims(resolved.dtype, empty_dims(shape)?, || (py, about()))?;
+        let buffer = if spec.bytes() == 0 {
+            None
+        } else {
+            let waiting = Waiting::new(py, None, None)?;
+            Some(waiting.run(py, |_| self.store.empty(spec.bytes()))?)
+        };
+        Wrapper::new(py)?.dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
+    }
+
+    /// Which keys exist.
+    #[pyo3(signature = (keys, *, timeout, interrupt))]
+    fn contains(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Vec<bool>> {
+        let keys = keys_of(&list_of(keys, "keys")?)?;
+        Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.contains(&keys, patience))
+    }
+
+    /// Waits until all keys exist.
+    #[pyo3(signature = (keys, *, timeout, interrupt))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<()> {
+        let keys = keys_of(&list_of(keys, "keys")?)?;
+        Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
+    }
+
+    /// Removes objects; returns how many there were.
+    #[pyo3(signature = (keys, *, timeout, interrupt))]
+    fn remove(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<u64> {
+        let keys = keys_of(&list_of(keys, "keys")?)?;
+        Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.remove(&keys, patience))
+    }
+
+    /// Removes the whole namespace; returns how many objects there were.
+    #[pyo3(signature = (*, timeout))]
+    fn clear(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        Waiting::new(py, timeout, None)?.run(py, |patience| self.store.clear(patience))
+    }
+
+    /// Counters: whole numbers as int, seconds and ratios as float.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| self.store.stats());
+        let numbers = PyDict::new(py);
+        for (name, value) in stats.values {
+            // Counters stay below 2**53, where every whole number is exact.
+            if value.fract() == 0.0 && !name.ends_with("_seconds") {
+                #[allow(clippy::cast_possible_truncation)]
+                numbers.set_item(name, value as i64)?;
+            } else {
+                numbers.set_item(name, value)?;
+            }
+        }
+        logging::drain(py);
+        Ok(numbers)
+    }
+
+    /// Gives empty slabs back to the system; bytes given back.
+    fn trim(&self, py: Python<'_>) -> u64 {
+        let bytes = py.detach(|| self.store.trim());
+        logging::drain(py);
+        bytes
+    }
+
+    /// Closes the store, waiting at most `timeout` seconds for running calls.
+    #[pyo3(signature = (*, timeout))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        Waiting::new(py, timeout, None)?.run(py, |patience| self.store.close(patience))
+    }
+
+    /// Is it closed?
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.store.is_closed()
+    }
+    /// The URL it was opened with.
+    #[getter]
+    fn url(&self) -> &str {
+        self.store.url()
+    }
+    /// Does the engine know the shapes and dtypes of what it holds?
+    #[getter]
+    fn describes(&self) -> bool {
+        self.store.describes()
+    }
+}
+
+impl CoreStore {
+    /// The client's handle.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn batches<'py>(&self, py: Python<'py>, output: ReadOutput, layouts: Vec<Field>) -> PyResult<Bound<'py, PyList>> {
+        let mut wrapper = Wrapper::new(py)?;
+        let started = Instant::now();
+        let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
+        let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(layouts.len());
+        {
+            let _pause = CollectorPause::new(py, layouts.len())?;
+            for (field, buffer) in layouts.into_iter().zip(output.batches) {
+                let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
+                let Some(lengths) = field.lengths else {
+                    objects.push(values);
+                    continue;
+                };
+                let (least, most) = (
+                    lengths.iter().min().copied().unwrap_or(0),
+                    lengths.iter().max().copied().unwrap_or(0),
+                );
+                let offsets = match offsets_of.get(&lengths) {
+                    Some(offsets) => offsets.clone(),
+                    None => {
+                        let offsets = wrapper.words(offsets_from(&lengths))?;
+                        offsets_of.insert(lengths, offsets.clone());
+                        offsets
+                    }
+                };
+                let parts = (values, offsets, least, most).into_pyobject(py)?;
+                objects.push(parts.cast_into::<PyTuple>()?.into_any());
+            }
+        }
+        self.store.count_wrap(started.elapsed());
+        PyList::new(py, objects)
+    }
+}
+
+fn offsets_from(lengths: &[i64]) -> Vec<i64> {
+    let mut offsets = Vec::with_capacity(lengths.len() + 1);
+    let mut end = 0;
+    offsets.push(end);
+    for length in lengths {
+        end += length;
+        offsets.push(end);
+    }
+    offsets
+}
+
+/// Two destinations that share memory would hold whatever came last. Sorts `taken`: (address, bytes, index).
+fn refuse_overlaps(py: Python<'_>, taken: &mut Vec<(usize, usize, usize)>, items: &[ReadItem]) -> PyResult<()> {
+    taken.retain(|(_, bytes, _)| *bytes > 0);
+    taken.sort_unstable();
+    for pair in taken.windows(2) {
+        let ((first, bytes, first_index), (second, _, second_index)) = (pair[0], pair[1]);
+        if second < first + bytes {
+            let (a, b) = (named(&items[first_index].key), named(&items[second_index].key));
+            return Err(config_error(
+                py,
+                &format!("the destinations of {a} and {b} overlap; give each key memory of its own"),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! torch, where it is installed: its objects, looked up once, and its tensors over delivered memory.
+use crate::{
+    dlpack::{self, DLDataType, Export, Owner},
+    dtype::index_of,
+    error::IntoPython,
+    exchange::Exchange,
+    shape::{self, Dims},
+    store::CoreStore,
+};
+use pyo3::{
+    exceptions::PyImportError,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyDict, PyTuple},
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tensorlease::{Buffer, DType, TensorSpec};
+
+static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
+/// For tests: tensors go in as capsules, as with a torch that has no exchange interface.
+static CAPSULES_ONLY: AtomicBool = AtomicBool::new(false);
+
+/// How tensors of one dtype get into torch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Exchange,
+    Capsule,
+    /// As bytes that torch then sees as the dtype: DLPack doesn't know it.
+    Bytes,
+}
+
+/// What is used of torch.
+pub(crate) struct Torch {
+    tensor: Py<PyAny>,
+    parameter: Py<PyAny>,
+    empty: Py<PyAny>,
+    from_dlpack: Py<PyAny>,
+    exchange: Option<Exchange>,
+    /// torch's dtype objects in the order of `DType::ALL`; None: this torch has no such dtype.
+    dtypes: Vec<Option<Py<PyAny>>>,
+    /// Found by one tensor each, when the dtype is first used, in the order of `DType::ALL`.
+    ways: Vec<PyOnceLock<Way>>,
+}
+
+/// torch, or None where it is not installed.
+pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
+    let torch = TORCH.get_or_try_init(py, || match Torch::load(py) {
+        Ok(torch) => Ok(Some(torch)),
+        Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
+        Err(error) => Err(error),
+    })?;
+    Ok(torch.as_ref())
+}
+
+/// For tests: tensors go into torch as capsules (true) or the fastest way (false).
+#[pyfunction]
+pub(crate) fn import_as_capsules(only: bool) {
+    CAPSULES_ONLY.store(only, Ordering::Relaxed);
+}
+
+/// For tests: a tensor in the arena of a dtype that torch refuses, to see that its memory comes back.
+#[pyfunction]
+pub(crate) fn import_what_torch_refuses<'py>(
+    py: Python<'py>,
+    store: &CoreStore,
+    as_capsule: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let torch = installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
+    let buffer = store.store().empty(4096).map_err(|error| error.into_python(py))?;
+    let unknown = DLDataType {
+        code: 200,
+        bits: 8,
+        lanes: 1,
+    };
+    let export = Export::new(Owner::Buffer(buffer), unknown, 1, &Dims::from_slice(&[4096]));
+    torch.import_by(py, if as_capsule { Way::Capsule } else { Way::Exchange }, export)
+}
+
+impl Torch {
+    fn load(py: Python<'_>) -> PyResult<Self> {
+        let torch = py.import("torch")?;
+        let tensor = torch.getattr("Tensor")?;
+        let exchange = tensor
+            .getattr_opt("__dlpack_c_exchange_api__")?
+            .as_ref()
+            .and_then(Exchange::load);
+        let dtype_of = |dtype: &DType| torch.getattr_opt(dtype.name()).map(|object| object.map(Bound::unbind));
+        Ok(Self {
+            parameter: torch.getattr("nn")?.getattr("Parameter")?.unbind(),
+            empty: torch.getattr("empty")?.unbind(),
+            from_dlpack: py.import("torch.utils.dlpack")?.getattr("from_dlpack")?.unbind(),
+            exchange,
+            dtypes: DType::ALL.iter().map(dtype_of).collect::<PyResult<_>>()?,
+            ways: DType::ALL.iter().map(|_| PyOnceLock::new()).collect(),
+            tensor: tensor.unbind(),
+        })
+    }
+
+    /// Exactly a tensor or a parameter, whose memory the exchange interface tells; None: look at it in Python.
+    pub(crate) fn plain(&self, object: &Bound<'_, PyAny>) -> Option<Exchange> {
+        let class = object.get_type_ptr().cast();
+        if class == self.tensor.as_ptr() || class == self.parameter.as_ptr() {
+            self.exchange
+        } else {
+            None
+        }
+    }
+
+    /// Is it a tensor of any class?
+    pub(crate) fn is_tensor(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        object.is_instance(self.tensor.bind(object.py()))
+    }
+
+    /// A tensor of `spec` that owns `buffer`. `buffer` is None exactly when the tensor has no bytes.
+    pub(crate) fn wrap<'py>(
+        &self,
+        py: Python<'py>,
+        spec: &TensorSpec,
+        buffer: Option<Buffer>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let dims = shape::signed(spec.shape());
+        self.wrap_dims(py, spec.dtype(), &dims, buffer.map(Owner::Buffer))
+    }
+
+    /// A tensor of `dtype` and `dims` that owns `owner`.
+    pub(crate) fn wrap_dims<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: DType,
+        dims: &Dims,
+        owner: Option<Owner>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(owner) = owner.filter(|_| !dims.contains(&0)) else {
+            return self.make_empty(py, dtype, dims);
+        };
+        let item_bytes = item_bytes(dtype);
+        match self.way(py, dtype)? {
+            Way::Bytes => {
+                let bytes = dims.iter().product::<i64>() * i64::try_from(item_bytes).expect("a few bytes");
+                let export = Export::new(owner, DType::U8.into(), 1, &Dims::from_slice(&[bytes]));
+                let flat = self.import(py, DType::U8, export)?;
+                let typed = flat.call_method1("view", (self.dtype_object(py, dtype)?,))?;
+                typed.call_method1("reshape", (PyTuple::new(py, dims)?,))
+            }
+            way => self.import_by(py, way, Export::new(owner, DLDataType::from(dtype), item_bytes, dims)),
+        }
+    }
+
+    fn make_empty<'py>(&self, py: Python<'py>, dtype: DType, dims: &Dims) -> PyResult<Bound<'py, PyAny>> {
+        let keywords = PyDict::new(py);
+        keywords.set_item("dtype", self.dtype_object(py, dtype)?)?;
+        // Also under torch.set_default_device.
+        keywords.set_item("device", "cpu")?;
+        self.empty.bind(py).call((PyTuple::new(py, dims)?,), Some(&keywords))
+    }
+
+    fn dtype_object<'py>(&self, py: Python<'py>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+        self.dtypes[index_of(dtype)]
+            .as_ref()
+            .map(|object| object.bind(py).clone())
+            .ok_or_else(|| {
+                let message = format!(
+                    "this torch has no dtype {}; install a newer one, or ask for numpy arrays",
+                    dtype.name()
+                );
+                crate::error::config_error(py, &message)
+            })
+    }
+
+    fn import<'py>(&self, py: Python<'py>, dtype: DType, export: Export) -> PyResult<Bound<'py, PyAny>> {
+        self.import_by(py, self.way(py, dtype)?, export)
+    }
+
+    fn import_by<'py>(&self, py: Python<'py>, way: Way, export: Export) -> PyResult<Bound<'py, PyAny>> {
+        if let (Way::Exchange, Some(exchange)) = (way, &self.exchange)
+            && !CAPSULES_ONLY.load(Ordering::Relaxed)
+        {
+            return exchange.import(py, export);
+        }
+        let capsule = export.into_capsule(py)?;
+        let tensor = self.from_dlpack.bind(py).call1((&capsule,))?;
+        debug_assert!(
+            !dlpack::is_unused(&capsule),
+            "torch takes the tensor out of the capsule"
+        );
+        Ok(tensor)
+    }
+
+    fn way(&self, py: Python<'_>, dtype: DType) -> PyResult<Way> {
+        let way = self.ways[index_of(dtype)].get_or_try_init(py, || self.find_way(py, dtype))?;
+        Ok(*way)
+    }
+
+    /// Tries a small tensor: which dtypes torch's DLPack knows differs between its versions.
+    fn find_way(&self, py: Python<'_>, dtype: DType) -> PyResult<Way> {
+        const PROBE_BYTES: usize = 16;
+        let wanted = self.dtype_object(py, dtype)?;
+        let ways = if self.exchange.is_some() {
+            &[Way::Exchange, Way::Capsule][..]
+        } else {
+            &[Way::Capsule]
+        };
+        for &way in ways {
+            let item_bytes = item_bytes(dtype);
+            let dims = Dims::from_slice(&[i64::try_from(PROBE_BYTES / item_bytes).expect("a few items")]);
+            let owner = Owner::Words(vec![0; PROBE_BYTES / size_of::<i64>()].into());
+            let export = Export::new(owner, DLDataType::from(dtype), item_bytes, &dims);
+            if let Ok(tensor) = self.import_by(py, way, export)
+                && tensor.getattr("dtype")?.is(&wanted)
+                && tensor.getattr("shape")?.eq(PyTuple::new(py, &dims)?)?
+            {
+                return Ok(way);
+            }
+        }
+        Ok(Way::Bytes)
+    }
+}
+
+fn item_bytes(dtype: DType) -> usize {
+    usize::try_from(dtype.item_bytes()).expect("a few bytes")
+}

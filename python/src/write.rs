@@ -1,0 +1,274 @@
+//! Values from Python as objects to store, and tensors of Python as destinations.
+use crate::{
+    dlpack::{self, DLDataType},
+    dtype::DTypes,
+    error::{config_error, named},
+    foreign::{self, ArrayView},
+    numpy::{self, Numpy},
+    shape::Specs,
+    torch::{self, Torch},
+};
+use pyo3::{
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyBytes, PyDict, PyList},
+};
+use std::sync::Arc;
+use tensorlease::{DType, Foreign, ObjectKind, PutItem, Segment, TensorSpec};
+
+static PREPARE_TENSOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static IS_NUMERIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static PREPARE_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Turns values into objects to store.
+pub(crate) struct Values<'py> {
+    py: Python<'py>,
+    torch: Option<&'static Torch>,
+    numpy: Option<&'static Numpy>,
+    specs: Specs,
+    dtypes: DTypes,
+    allow_pickle: bool,
+}
+
+/// Memory and kind of one tensor.
+pub(crate) struct TensorMemory {
+    pub(crate) foreign: Option<Foreign>,
+    pub(crate) spec: Arc<TensorSpec>,
+}
+
+impl<'py> Values<'py> {
+    /// For one call.
+    pub(crate) fn new(py: Python<'py>, allow_pickle: bool) -> PyResult<Self> {
+        Ok(Self {
+            py,
+            torch: torch::installed(py)?,
+            numpy: numpy::installed(py)?,
+            specs: Specs::default(),
+            dtypes: DTypes::default(),
+            allow_pickle,
+        })
+    }
+
+    /// The object to store for `value`, and what `put` returns for it.
+    pub(crate) fn item(
+        &mut self,
+        key: String,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<(PutItem, Option<Bound<'py, PyDict>>)> {
+        if let Some(memory) = self.tensor(value, &key)? {
+            let segments = memory.foreign.map(Segment::Foreign).into_iter().collect();
+            return Ok((
+                PutItem {
+                    key,
+                    segments,
+                    kind: ObjectKind::Tensor(memory.spec),
+                },
+                None,
+            ));
+        }
+        let encode = self.python(&ENCODE, "tensorlease.codec", "encode")?;
+        let parts = encode.call1((value, named(&key), self.allow_pickle))?;
+        let mut segments = Vec::new();
+        let mut bytes = 0;
+        for part in parts.cast::<PyList>()?.iter() {
+            let foreign = self.segment(part, &key)?;
+            bytes += foreign.len();
+            segments.push(Segment::Foreign(foreign));
+        }
+        let meta = PyDict::new(self.py);
+        meta.set_item("packed_size", bytes)?;
+        Ok((
+            PutItem {
+                key,
+                segments,
+                kind: ObjectKind::Packed,
+            },
+            Some(meta),
+        ))
+    }
+
+    /// One part of an encoded value: bytes, or an array or tensor that the codec made plain.
+    fn segment(&mut self, part: Bound<'py, PyAny>, key: &str) -> PyResult<Foreign> {
+        match part.cast_into::<PyBytes>() {
+            Ok(bytes) => Ok(foreign::of_bytes(bytes)),
+            Err(error) => {
+                let part = error.into_inner();
+                if self.numpy.is_some_and(|numpy| numpy.is_plain(&part)) {
+                    let view = ArrayView::of(&part)?;
+                    // The codec keeps the byte order beside the bytes.
+                    if view.contiguous {
+                        return Ok(foreign::of_array(part, &view));
+                    }
+                } else if let Some(TensorMemory {
+                    foreign: Some(foreign), ..
+                }) = self.tensor(&part, key)?
+                {
+                    return Ok(foreign);
+                }
+                let message = format!("{}: the codec made a part that is no plain memory", named(key));
+                Err(config_error(self.py, &message))
+            }
+        }
+    }
+
+    /// The memory of a tensor or a numeric array; None: it is neither.
+    fn tensor(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
+        if let Some(torch) = self.torch {
+            if let Some(memory) = self.plain_tensor(torch, value, key)? {
+                return Ok(Some(memory));
+            }
+            if torch.is_tensor(value)? {
+                let prepare = self.python(&PREPARE_TENSOR, "tensorlease.torch_values", "prepare")?;
+                let plain = prepare.call1((value, named(key)))?;
+                return self.prepared_tensor(torch, &plain, key).map(Some);
+            }
+        }
+        if self.numpy.is_some_and(|numpy| numpy.is_plain(value)) {
+            return self.array(value, key);
+        }
+        Ok(None)
+    }
+
+    /// A tensor whose memory is its value: on the CPU, contiguous, nothing pending. None: look at it in Python.
+    fn plain_tensor(&mut self, torch: &Torch, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
+        let Some(exchange) = torch.plain(value) else {
+            return Ok(None);
+        };
+        // Err: sparse, meta, quantized... Python finds out which and says what to do.
+        let Ok(view) = exchange.view(value) else {
+            return Ok(None);
+        };
+        let Some(dtype) = dtype_of(view.dtype) else {
+            return Ok(None);
+        };
+        if view.device_type != dlpack::DEVICE_CPU || !view.contiguous || has_pending_sign(value, dtype)? {
+            return Ok(None);
+        }
+        let spec = self.specs.of_view(self.py, dtype, &view.shape, key)?;
+        if spec.bytes() == 0 {
+            return Ok(Some(TensorMemory { foreign: None, spec }));
+        }
+        if view.data.is_null() {
+            return Ok(None);
+        }
+        let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
+        Ok(Some(TensorMemory {
+            foreign: Some(foreign::of_tensor(value.clone(), &view, bytes)),
+            spec,
+        }))
+    }
+
+    /// What `prepare` returned, without an exchange interface if need be.
+    fn prepared_tensor(&mut self, torch: &Torch, plain: &Bound<'py, PyAny>, key: &str) -> PyResult<TensorMemory> {
+        if let Some(memory) = self.plain_tensor(torch, plain, key)? {
+            return Ok(memory);
+        }
+        // A dtype or a torch that the exchange interface does not cover: the array of its bytes and its attributes tell the same.
+        let resolved = self.dtypes.resolve(&plain.getattr("dtype")?, &|| named(key))?;
+        let dims = crate::shape::dims_of(&plain.getattr("shape")?, &|| named(key))?;
+        let spec = self.specs.of_dims(resolved.dtype, dims, || (self.py, named(key)))?;
+        if spec.bytes() == 0 {
+            return Ok(TensorMemory { foreign: None, spec });
+        }
+        let bytes = self
+            .py
+            .import("tensorlease.torch_values")?
+            .call_method1("bytes_of", (plain,))?;
+        let view = ArrayView::of(&bytes)?;
+        Ok(TensorMemory {
+            foreign: Some(foreign::of_array(bytes, &view)),
+            spec,
+        })
+    }
+
+    fn array(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
+        let dtype = value.getattr(pyo3::intern!(self.py, "dtype"))?;
+        // Text, dates, records, bools and long doubles are no tensors: the codec keeps them.
+        let numeric = match self.dtypes.resolved_before(&dtype) {
+            Some(resolved) => resolved.dtype != DType::Bool,
+            None => self
+                .python(&IS_NUMERIC, "tensorlease.numpy_values", "is_numeric")?
+                .call1((dtype,))?
+                .is_truthy()?,
+        };
+        if !numeric {
+            return Ok(None);
+        }
+        let (mut value, mut view) = (value.clone(), ArrayView::of(value)?);
+        if !(view.contiguous && view.native) {
+            value = self
+                .python(&PREPARE_ARRAY, "tensorlease.numpy_values", "prepare")?
+                .call1((value,))?;
+            view = ArrayView::of(&value)?;
+        }
+        let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
+        let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
+        let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value, &view));
+        Ok(Some(TensorMemory { foreign, spec }))
+    }
+
+    /// The memory of a destination of `get_into`: plain, and writeable in place.
+    pub(crate) fn destination(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<TensorMemory> {
+        let refuse = |what: &str| {
+            let message = format!(
+                "destination of {} {what}; give a contiguous tensor or array in CPU memory",
+                named(key)
+            );
+            Err(config_error(self.py, &message))
+        };
+        if let Some(torch) = self.torch
+            && torch.is_tensor(value)?
+        {
+            // Preparing may copy, and a copy is no destination: only what is plain already will do.
+            let checked = self.python(&PREPARE_TENSOR, "tensorlease.torch_values", "prepare")?;
+            let plain = checked.call1((value, named(key)))?;
+            let same = plain.call_method0("data_ptr")?.eq(value.call_method0("data_ptr")?)?;
+            return if same {
+                self.prepared_tensor(torch, &plain, key)
+            } else {
+                refuse("is not contiguous")
+            };
+        }
+        if self.numpy.is_some_and(|numpy| numpy.is_plain(value)) {
+            let view = ArrayView::of(value)?;
+            if !view.contiguous {
+                return refuse("is not contiguous");
+            }
+            if !view.writeable {
+                return refuse("is read-only");
+            }
+            let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
+            let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
+            let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value.clone(), &view));
+            return Ok(TensorMemory { foreign, spec });
+        }
+        let kind = value.get_type().name()?;
+        refuse(&format!("is a {kind}"))
+    }
+
+    fn python(&self, cell: &'static PyOnceLock<Py<PyAny>>, module: &str, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let found = cell.get_or_try_init(self.py, || self.py.import(module)?.getattr(name).map(Bound::unbind))?;
+        Ok(found.bind(self.py).clone())
+    }
+}
+
+/// The dtype that DLPack's codes stand for.
+fn dtype_of(code: DLDataType) -> Option<DType> {
+    DType::ALL
+        .iter()
+        .copied()
+        .find(|dtype| DLDataType::from(*dtype) == code)
+}
+
+/// torch negates and conjugates lazily: the memory then holds another value than the tensor.
+fn has_pending_sign(tensor: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
+    let py = tensor.py();
+    let complex = matches!(dtype, DType::C32 | DType::C64 | DType::C128);
+    if complex && tensor.call_method0(pyo3::intern!(py, "is_conj"))?.is_truthy()? {
+        return Ok(true);
+    }
+    // Views of the imaginary part make real tensors with the bit set, of the types that complex numbers are made of.
+    let signed = complex || matches!(dtype, DType::F16 | DType::F32 | DType::F64);
+    Ok(signed && tensor.call_method0(pyo3::intern!(py, "is_neg"))?.is_truthy()?)
+}

@@ -1,0 +1,22 @@
+# One stub per Rust file that shows something to Python; this one lists them.
+from tensorlease._core_buffer import Lease as Lease
+from tensorlease._core_dtype import dtype_names as dtype_names
+from tensorlease._core_logging import log_records_dropped as log_records_dropped
+from tensorlease._core_logging import set_log_level as set_log_level
+from tensorlease._core_options import parse_bytes as parse_bytes
+from tensorlease._core_patience import Interrupt as Interrupt
+from tensorlease._core_store import CoreStore as CoreStore
+from tensorlease._core_torch import import_as_capsules as import_as_capsules
+from tensorlease._core_torch import import_what_torch_refuses as import_what_torch_refuses
+
+__all__ = [
+    "CoreStore",
+    "Interrupt",
+    "Lease",
+    "dtype_names",
+    "import_as_capsules",
+    "import_what_torch_refuses",
+    "log_records_dropped",
+    "parse_bytes",
+    "set_log_level",
+]

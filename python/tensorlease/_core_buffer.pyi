@@ -1,0 +1,10 @@
+from typing import final
+
+@final
+class Lease:
+    """Owns a block of the arena, or a copy, until the last view of it is gone."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def is_leased(self) -> bool: ...

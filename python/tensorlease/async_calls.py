@@ -1,0 +1,84 @@
+"""Blocking calls for asyncio, in threads of the store's own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from tensorlease._core import Interrupt
+from tensorlease.errors import Closed
+
+_Result = TypeVar("_Result")
+
+#: Threads per store at most: each may hold a whole read's memory.
+THREADS_MAX = 32
+
+
+class AsyncCalls:
+    """Runs calls in at most `2 * readers` threads; a cancelled task ends its call."""
+
+    def __init__(self, readers: int) -> None:
+        self._threads_max = min(max(2 * readers, 4), THREADS_MAX)
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._running: set[Interrupt] = set()
+        self._stopped = False
+        self._process = os.getpid()
+        _live.add(self)
+
+    async def run(self, call: Callable[[Interrupt], _Result]) -> _Result:
+        """Awaits `call`, which ends early when its interrupt is set."""
+        interrupt = Interrupt()
+        future = self._submit(call, interrupt)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            interrupt.set()
+            raise
+
+    def stop(self) -> None:
+        """Ends running calls; new ones are refused."""
+        if os.getpid() != self._process:
+            # The threads, and whoever held the lock, are in the parent.
+            return
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+            executor, self._executor = self._executor, None
+        for interrupt in running:
+            interrupt.set()
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, call: Callable[[Interrupt], _Result], interrupt: Interrupt) -> Future[_Result]:
+        if os.getpid() != self._process:
+            raise Closed("this store was opened before this process was forked; open a new one in the child")
+        with self._lock:
+            if self._stopped:
+                raise Closed("the store is closed; open a new one")
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._threads_max, thread_name_prefix="tensorlease")
+            self._running.add(interrupt)
+            future = self._executor.submit(call, interrupt)
+        future.add_done_callback(lambda _: self._running.discard(interrupt))
+        return future
+
+
+_live: weakref.WeakSet[AsyncCalls] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for calls in list(_live):
+        calls.stop()
+
+
+# The interpreter joins executor threads before it runs atexit functions, so a call that hangs would keep it from ending; this runs earlier. The
+# function is private to the standard library; where it goes away, ending waits for such calls.
+_register = getattr(threading, "_register_atexit", None)
+if _register is not None:
+    _register(_stop_all)

@@ -1,0 +1,134 @@
+"""The chart of a `reads` report."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tensorlease as tl
+from tensorlease.bench.modes import BASELINE, MODES
+from tensorlease.bench.report import Report, machine_line
+from tensorlease.bench.sizes import GIB
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette, which people with any kind of colour vision can tell apart; the baseline is grey.
+COLOURS = {
+    "register-per-call": "#9a9a9a",
+    "copied": "#e69f00",
+    "leased": "#0072b2",
+    "batch": "#009e73",
+    "loop": "#56b4e9",
+    "auto": "#cc79a7",
+}
+INK = "#222222"
+QUIET = "#6b6b6b"
+
+
+def require_matplotlib() -> None:
+    """A ConfigError before a long run, instead of an ImportError after it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise tl.ConfigError(
+            "a chart needs matplotlib, which is not installed: pip install matplotlib, or leave the chart out"
+        )
+
+
+def plot_reads(report: Report, path: Path) -> None:
+    """Bars of GiB/s, a group per shape; the label says how many times as fast as register-per-call."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    shapes = list(dict.fromkeys(row["shape"] for row in report["rows"]))
+    if not shapes:
+        raise tl.ConfigError("the report has no rows, so there is nothing to draw; let at least one shape finish")
+    present = {row["mode"] for row in report["rows"]}
+    modes = [mode for mode in MODES if mode in present]
+    height_in = 2.0 + len(shapes) * (0.27 * len(modes) + 0.3)
+    figure = Figure(figsize=(9.5, height_in), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_bars(axes, report["rows"], shapes, modes)
+    # The legend hangs a fixed distance below the axis, however tall the figure is.
+    anchor = (0.0, -0.62 / height_in)
+    axes.legend(loc="upper left", bbox_to_anchor=anchor, ncols=len(modes), frameon=False, fontsize=9, borderaxespad=0)
+    _draw_yardstick(axes, GIB / (report["memcpy_ms_per_gib"] * GIB / 1e3))
+    dress(axes, "GiB/s, longer is faster")
+    head(axes, "Reading a column of tensors, and times as fast as registering memory for each call", _subtitle(report))
+    figure.savefig(path)
+
+
+def dress(axes: Axes, label: str) -> None:
+    """What every chart of the project has in common: no frame, a light grid along the values."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#bbbbbb")
+    axes.tick_params(axis="y", length=0, labelsize=10, labelcolor=INK)
+    axes.tick_params(axis="x", color="#bbbbbb", labelcolor=QUIET, labelsize=8.5)
+    axes.xaxis.grid(visible=True, color="#e8e8e8", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.locator_params(axis="x", nbins=6)
+    axes.set_xlabel(label, loc="left", color=QUIET, fontsize=9)
+
+
+def head(axes: Axes, heading: str, subtitle: str) -> None:
+    """A bold line that says what is seen, and below it where it was measured."""
+    lines = textwrap.wrap(subtitle, 118)
+    axes.annotate(
+        "\n".join(lines), (0, 1), (0, 21), "axes fraction", "offset points", va="bottom", fontsize=8, color=QUIET
+    )
+    axes.set_title(heading, loc="left", fontsize=11.5, fontweight="bold", color=INK, pad=25 + 12 * len(lines))
+
+
+def _draw_bars(axes: Axes, rows: list[dict[str, Any]], shapes: list[str], modes: list[str]) -> None:
+    by_case = {(row["shape"], row["mode"]): row for row in rows}
+    bar_height = 0.82 / len(modes)
+    longest = max(_gib_per_second(row) for row in rows)
+    for position, mode in enumerate(modes):
+        cases = [(index, by_case[shape, mode]) for index, shape in enumerate(shapes) if (shape, mode) in by_case]
+        offset = (position - (len(modes) - 1) / 2) * bar_height
+        axes.barh(
+            [index + offset for index, _ in cases],
+            [_gib_per_second(row) for _, row in cases],
+            height=bar_height * 0.86,
+            color=COLOURS[mode],
+            label=mode,
+        )
+        for index, row in cases:
+            ratio = "" if row["ratio"] is None or mode == BASELINE else f"  {row['ratio']:.1f}×"
+            value = _gib_per_second(row)
+            label = axes.text(
+                value + longest * 0.008, index + offset, f"{value:.1f}{ratio}", va="center", fontsize=7.5, color=INK
+            )
+            # The yardstick's line must not run through the figures.
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+            label.set_zorder(4)
+    axes.set_yticks(range(len(shapes)), shapes)
+    axes.set_ylim(len(shapes) - 0.48, -0.52)
+    axes.set_xlim(0, longest * 1.1)
+
+
+def _draw_yardstick(axes: Axes, gib_per_second: float) -> None:
+    axes.axvline(gib_per_second, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
+    axes.set_xlim(0, max(axes.get_xlim()[1], gib_per_second * 1.1))
+    axes.text(
+        gib_per_second,
+        1.0,
+        f"one memcpy, one thread: {gib_per_second:.1f}",
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        va="bottom",
+        fontsize=8,
+        color=INK,
+    )
+
+
+def _gib_per_second(row: dict[str, Any]) -> float:
+    return float(row["bytes"] / GIB / (row["median_ms"] / 1e3))
+
+
+def _subtitle(report: Report) -> str:
+    settings = report["settings"]
+    measured = f"{report['engine']}, {settings['readers']} readers, median of {settings['repetitions']} reads"
+    return f"{measured} · {machine_line(report)}"

@@ -1,0 +1,76 @@
+"""Reports as JSON files and as tables of text."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorlease as tl
+
+Report = dict[str, Any]
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Whole or not at all: an interrupted write leaves the file that was there."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Report:
+    """A report that `write_json` wrote. A ConfigError says what is wrong with the file."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise tl.ConfigError(f"{path} is no report: {error}") from error
+    if not isinstance(report, dict):
+        raise tl.ConfigError(f"{path} is no report: it holds no JSON object")
+    return report
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left_columns: int) -> str:
+    """Columns of text; the first `left_columns` are set flush left, the others flush right.
+
+    A row without cells is a blank line.
+    """
+    widths = [max(len(row[index]) for row in [headings, *filter(None, rows)]) for index in range(len(headings))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if index < left_columns else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    rule = "  ".join("─" * width for width in widths)
+    return "\n".join([line(headings), rule, *(line(row) if row else "" for row in rows)])
+
+
+def count(number: float) -> str:
+    """A counter per read: whole numbers with separators, averages with one decimal."""
+    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 registration`, `0 registrations`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def times(ratio: float | None) -> str:
+    """`5.2x`, or a dash where there is nothing to compare with."""
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def machine_line(report: Report) -> str:
+    """The machine and the engine in one line."""
+    machine, versions = report["machine"], report["versions"]
+    memory_gib = machine["memory_bytes"] / (1 << 30)
+    torch = f", torch {versions['torch']}" if "torch" in versions else ""
+    cores = f"{machine['cores']} core{'s' if machine['cores'] != 1 else ''}"
+    return f"{machine['cpu']}, {cores}, {memory_gib:.0f} GiB, Linux {machine['kernel']}{torch}"

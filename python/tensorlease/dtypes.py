@@ -1,0 +1,68 @@
+"""dtypes by name: torch's names, which numpy (with ml_dtypes) shares."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tensorlease._core import dtype_names
+from tensorlease.errors import ConfigError
+
+_NAMES = frozenset(dtype_names())
+
+
+def resolve(dtype: Any, name: str) -> tuple[str, str]:
+    """The name of `dtype` and whose it is ("torch", "numpy" or "any"); `name` says in errors what it is the dtype of."""
+    if isinstance(dtype, str):
+        return _known(dtype.removeprefix("torch.").removeprefix("numpy."), dtype, name), "any"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        return _known(str(dtype).removeprefix("torch."), dtype, name), "torch"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and (isinstance(dtype, numpy.dtype) or _is_scalar_type(numpy, dtype)):
+        as_dtype = numpy.dtype(dtype)
+        if not as_dtype.isnative:
+            raise ConfigError(
+                f"dtype of {name} is {as_dtype!r}, in the byte order of other machines; use {as_dtype.newbyteorder('=')!r}"
+            )
+        return _known(as_dtype.name, dtype, name), "numpy"
+    raise ConfigError(f"dtype of {name} is {dtype!r}; {_ALLOWED}")
+
+
+def numpy_dtype(name: str) -> Any:
+    """numpy's dtype object of this name."""
+    import numpy as np
+
+    if name in _NEEDS_ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ConfigError(f"numpy alone has no dtype {name}; install ml_dtypes or torch") from None
+        found = getattr(ml_dtypes, name, None)
+        if found is not None:
+            return np.dtype(found)
+    elif name not in _NOT_IN_NUMPY:
+        return np.dtype(name)
+    raise ConfigError(f"numpy has no dtype {name}; install torch and ask for a torch tensor")
+
+
+_NEEDS_ML_DTYPES = frozenset(name for name in _NAMES if name.startswith(("bfloat", "float8_", "float4_")))
+_NOT_IN_NUMPY = frozenset({"complex32"})
+_ALLOWED = (
+    "give a torch or numpy dtype, or its name, out of "
+    + ", ".join(sorted(_NAMES))
+    + " (None: a value that is no tensor)"
+)
+
+
+def _known(text: str, dtype: Any, name: str) -> str:
+    if text in _NAMES:
+        return text
+    raise ConfigError(f"dtype of {name} is {dtype!r}; {_ALLOWED}")
+
+
+def _is_scalar_type(numpy: Any, dtype: Any) -> bool:
+    if not isinstance(dtype, type):
+        return False
+    # The types of ml_dtypes are no numpy.generic, but numpy knows them.
+    return issubclass(dtype, numpy.generic) or dtype.__module__ == "ml_dtypes"

@@ -1,0 +1,91 @@
+"""What goes wrong, as exceptions: one base class, one subclass per kind, with the built-in class that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class KeyFailure(NamedTuple):
+    """One key that failed."""
+
+    key: str
+    #: "not_found", "mismatch", "no_handle", "full", "transient", "may_still_write", "unregistered", "unavailable", "refused" or "other".
+    kind: str
+    #: The engine's own code; 0 where it has none.
+    code: int
+    message: str
+
+
+class Error(Exception):
+    """Base of everything that tensorlease raises."""
+
+    #: Every key that failed; the message names the first few.
+    failures: list[KeyFailure]
+
+    def __init__(self, message: str = "", *, failures: Iterable[tuple[str, str, int, str]] = ()) -> None:
+        super().__init__(message)
+        self.failures = [KeyFailure(*failure) for failure in failures]
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of its argument.
+        return str(self.args[0]) if self.args else ""
+
+
+class KeyNotFound(Error, KeyError):
+    """A key is not in the store."""
+
+
+class SizeMismatch(Error, ValueError):
+    """What is stored has another size, dtype or shape than was asked for."""
+
+
+class ArenaExhausted(Error, MemoryError):
+    """The arena has no room; the attributes are bytes."""
+
+    def __init__(self, message: str = "", *, asked: int = 0, free: int = 0, largest: int = 0, held: int = 0) -> None:
+        super().__init__(message)
+        #: What the call needed.
+        self.asked = asked
+        #: Free in all.
+        self.free = free
+        #: The largest free piece.
+        self.largest = largest
+        #: Held by tensors that are alive.
+        self.held = held
+
+
+class StoreFull(Error, MemoryError):
+    """The engine has no room for the values."""
+
+
+class TransferError(Error):
+    """The engine could not move the bytes of some keys; `failures` says why for each."""
+
+
+class FallbackError(Error):
+    """With `strict=True`: a call would have left the fast path."""
+
+
+class EngineUnavailable(Error, ConnectionError):
+    """The engine can't be reached."""
+
+
+class Timeout(Error, TimeoutError):  # noqa: N818 - named like the built-in class that it extends
+    """The call did not finish in time. What it held is given back, or stays in flight until the engine returns."""
+
+
+class Interrupted(Error):
+    """The call was ended early because its asyncio task was cancelled or the interpreter ends."""
+
+
+class Closed(Error):
+    """The store is closed, or belongs to the process that this one was forked from."""
+
+
+class ConfigError(Error, ValueError):
+    """An argument, option or URL is wrong; the message names it and says what is allowed."""
+
+
+class CodecError(Error, ValueError):
+    """The bytes under a key are no value that this version can read."""

@@ -1,0 +1,418 @@
+"""The store: what users open and call."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tensorlease._core import CoreStore, Interrupt, log_records_dropped, parse_bytes, set_log_level
+from tensorlease.async_calls import AsyncCalls
+from tensorlease.errors import Closed, ConfigError
+
+#: Environment variable with the URL of stores that name none.
+URL_VARIABLE = "TENSORLEASE_URL"
+DEFAULT_URL = "embedded://"
+#: How long the interpreter's end waits for a store's running calls.
+EXIT_SECONDS = 2.0
+#: How long `close` waits for a store's running calls.
+CLOSE_SECONDS = 10.0
+
+_logger = logging.getLogger("tensorlease")
+_Result = TypeVar("_Result")
+
+
+def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands beside
+    url: str | None = None,
+    *,
+    max_bytes: int | str = "1GiB",
+    readers: int = 4,
+    delivery: str = "auto",
+    strict: bool = False,
+    namespace: str = "",
+    prewarm: int | str = 0,
+    bounce_bytes: int | str | None = None,
+    copy_cache_bytes: int | str | None = None,
+    quarantine_bytes: int | str | None = None,
+    retries: int = 3,
+    fork: str = "inherit",
+    call_timeout: float = 600.0,
+) -> Store:
+    """Opens a store.
+
+    Sizes are bytes or text such as ``"64MiB"``.
+
+    :param url: the engine and its options; default: the environment variable ``TENSORLEASE_URL``, else ``embedded://``
+    :param max_bytes: bound of the arena, the memory that reads land in
+    :param readers: threads that run transfers, 1 to 256
+    :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
+        ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
+    :param strict: every fallback is an error that names it
+    :param namespace: prefix of all keys; ``clear`` empties it alone
+    :param prewarm: bytes of the arena that are made at once and not by the first reads
+    :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth
+    :param copy_cache_bytes: bound of the memory that copies land in; default half of ``max_bytes``
+    :param quarantine_bytes: most bytes set aside because a failed transfer may still write them; default ``max_bytes``
+    :param retries: tries after the first, for faults that pass
+    :param fork: what a forked child sees of the arena: ``"inherit"`` or ``"exclude"``
+    :param call_timeout: seconds after which a call without a ``timeout`` of its own ends
+    """
+    return Store(
+        os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"),
+        max_bytes=_size(max_bytes, "max_bytes"),
+        readers=_count(readers, "readers"),
+        delivery=_text(delivery, "delivery"),
+        strict=bool(strict),
+        namespace=_text(namespace, "namespace"),
+        prewarm_bytes=_size(prewarm, "prewarm"),
+        bounce_bytes=None if bounce_bytes is None else _size(bounce_bytes, "bounce_bytes"),
+        copy_cache_bytes=None if copy_cache_bytes is None else _size(copy_cache_bytes, "copy_cache_bytes"),
+        quarantine_bytes=None if quarantine_bytes is None else _size(quarantine_bytes, "quarantine_bytes"),
+        retries=_count(retries, "retries"),
+        fork=_text(fork, "fork"),
+        call_timeout=_seconds(call_timeout, "call_timeout"),
+    )
+
+
+class Store:
+    """Tensors and other values under keys. Made by :func:`tensorlease.open`; all methods may be called from any thread.
+
+    ``timeout`` is in seconds everywhere; None: as long as the ``call_timeout`` of ``open``.
+    """
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        set_log_level(_logger.getEffectiveLevel())
+        self._url = url
+        self._settings = settings
+        self._core = CoreStore.open(url, **settings)
+        self._async_calls = AsyncCalls(settings["readers"])
+        # Also closes at the end of the interpreter, and when the last reference goes.
+        self._finalizer = weakref.finalize(self, _finish, self._core, self._async_calls)
+
+    # ---- writing ------------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, keys: Iterable[str], values: Iterable[Any], *, allow_pickle: bool = False, timeout: float | None = None
+    ) -> list[dict[str, int] | None]:
+        """Stores one value per key; replaces what is there.
+
+        Tensors and numeric numpy arrays are stored as tensors, everything else by the codec (``tensorlease.codec``).
+
+        :param allow_pickle: also store objects of any other type, by pickle
+        :returns: per key None for a tensor, ``{"packed_size": bytes}`` for another value: what ``get`` takes as ``custom_backend_meta``
+        """
+        return self._core.put(keys, values, allow_pickle=allow_pickle, timeout=timeout, interrupt=None)
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """A tensor in the arena, contents unspecified: ``put`` of it needs no copy and no registration."""
+        return self._core.empty(shape, dtype)
+
+    # ---- reading ------------------------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        keys: Iterable[str],
+        shapes: Iterable[Any] | None = None,
+        dtypes: Any = None,
+        custom_backend_meta: Iterable[dict[str, int] | None] | None = None,
+        delivery: str | None = None,
+        timeout: float | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> list[Any]:
+        """Reads one value per key, each in memory of its own.
+
+        :param shapes: a shape per key (tuple, ``torch.Size``, list, or one int); None with engines that know it
+        :param dtypes: a dtype per key, or one for all: torch's (a torch tensor comes back), numpy's (a numpy array comes back) or a name
+            (a torch tensor where torch is installed, else a numpy array); None: a value that is no tensor
+        :param custom_backend_meta: what ``put`` returned, needed for values that are no tensors where the engine does not know their size
+        :param delivery: ``"auto"``, ``"leased"``, ``"copied"`` or ``"register-per-call"``; None: the store's default
+        :param allow_pickle: unpickle objects, which runs code from whoever wrote them
+        """
+        return self._core.get(
+            keys,
+            shapes,
+            dtypes,
+            custom_backend_meta,
+            delivery=delivery,
+            timeout=timeout,
+            allow_pickle=allow_pickle,
+            interrupt=None,
+        )
+
+    def get_batch(
+        self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """Reads rows into one block, without a copy afterwards.
+
+        :param shape: a tuple, ``torch.Size`` or int: the shape of every row, and the result is one tensor ``(n, *shape)``. A list with the shape of
+            each row (they may differ in the first dimension): the result is one jagged ``torch.nested`` tensor, also where all are equal
+        """
+        (batch,) = self._batches({"": (keys, shape, dtype)}, delivery, timeout, None).values()
+        return batch
+
+    def get_batches(
+        self,
+        fields: Mapping[str, tuple[Iterable[str], Any, Any]],
+        *,
+        delivery: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Reads several batches, ``{field: (keys, shape, dtype)}``, in one request.
+
+        Jagged fields whose rows have equal lengths share one offsets tensor, so that torch combines them (``ids * mask``).
+        """
+        return self._batches(fields, delivery, timeout, None)
+
+    def get_into(
+        self, keys: Iterable[str], tensors: Iterable[Any], *, direct: bool = False, timeout: float | None = None
+    ) -> None:
+        """Reads into contiguous tensors or arrays of the caller, whose dtype and shape say what is expected.
+
+        The bytes land in the arena and are copied when all have come. Autograd sees the tensors as changed in place without recording it.
+
+        :param direct: transfers write straight into the caller's memory, which may then still change after a ``Timeout``
+        """
+        tensors = list(tensors)
+        self._core.get_into(keys, tensors, direct=direct, timeout=timeout, interrupt=None)
+        _mark_written(tensors)
+
+    def _batches(
+        self,
+        fields: Mapping[str, tuple[Iterable[str], Any, Any]],
+        delivery: str | None,
+        timeout: float | None,
+        interrupt: Interrupt | None,
+    ) -> dict[str, Any]:
+        wanted = [_field(name, field) for name, field in fields.items()]
+        batches = self._core.get_batches(wanted, delivery=delivery, timeout=timeout, interrupt=interrupt)
+        return {
+            name: _jagged(batch) if isinstance(batch, tuple) else batch
+            for name, batch in zip(fields, batches, strict=True)
+        }
+
+    # ---- keys ---------------------------------------------------------------------------------------------------------------
+
+    def contains(self, keys: Iterable[str], *, timeout: float | None = None) -> list[bool]:
+        """Which keys are there."""
+        return self._core.contains(keys, timeout=timeout, interrupt=None)
+
+    def wait(self, keys: Iterable[str], timeout: float | None = None) -> None:
+        """Waits until all keys are there."""
+        self._core.wait(keys, timeout=timeout, interrupt=None)
+
+    def remove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
+        """Removes keys; returns how many were there."""
+        return self._core.remove(keys, timeout=timeout, interrupt=None)
+
+    def clear(self, *, timeout: float | None = None) -> int:
+        """Removes every key of the namespace; returns how many were there."""
+        return self._core.clear(timeout=timeout)
+
+    # ---- asyncio ------------------------------------------------------------------------------------------------------------
+    #
+    # Each runs the method of its name in a thread of the store's own. Cancelling the task ends the call early: what it held is given back, or
+    # stays in flight until the engine returns.
+
+    async def aput(
+        self, keys: Iterable[str], values: Iterable[Any], *, allow_pickle: bool = False, timeout: float | None = None
+    ) -> list[dict[str, int] | None]:
+        """``put`` for asyncio."""
+        return await self._run(
+            lambda interrupt: self._core.put(
+                keys, values, allow_pickle=allow_pickle, timeout=timeout, interrupt=interrupt
+            )
+        )
+
+    async def aget(
+        self,
+        keys: Iterable[str],
+        shapes: Iterable[Any] | None = None,
+        dtypes: Any = None,
+        custom_backend_meta: Iterable[dict[str, int] | None] | None = None,
+        delivery: str | None = None,
+        timeout: float | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> list[Any]:
+        """``get`` for asyncio."""
+        return await self._run(
+            lambda interrupt: self._core.get(
+                keys,
+                shapes,
+                dtypes,
+                custom_backend_meta,
+                delivery=delivery,
+                timeout=timeout,
+                allow_pickle=allow_pickle,
+                interrupt=interrupt,
+            )
+        )
+
+    async def aget_batch(
+        self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """``get_batch`` for asyncio."""
+        batches = await self._run(
+            lambda interrupt: self._batches({"": (keys, shape, dtype)}, delivery, timeout, interrupt)
+        )
+        return batches[""]
+
+    async def aget_batches(
+        self,
+        fields: Mapping[str, tuple[Iterable[str], Any, Any]],
+        *,
+        delivery: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """``get_batches`` for asyncio."""
+        return await self._run(lambda interrupt: self._batches(fields, delivery, timeout, interrupt))
+
+    async def aget_into(
+        self, keys: Iterable[str], tensors: Iterable[Any], *, direct: bool = False, timeout: float | None = None
+    ) -> None:
+        """``get_into`` for asyncio."""
+        destinations = list(tensors)
+        await self._run(
+            lambda interrupt: self._core.get_into(
+                keys, destinations, direct=direct, timeout=timeout, interrupt=interrupt
+            )
+        )
+        _mark_written(destinations)
+
+    async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
+        """``wait`` for asyncio."""
+        await self._run(lambda interrupt: self._core.wait(keys, timeout=timeout, interrupt=interrupt))
+
+    async def aremove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
+        """``remove`` for asyncio."""
+        return await self._run(lambda interrupt: self._core.remove(keys, timeout=timeout, interrupt=interrupt))
+
+    def _run(self, call: Callable[[Interrupt], _Result]) -> Awaitable[_Result]:
+        return self._async_calls.run(call)
+
+    # ---- the store itself ---------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, float]:
+        """Counters since open: flat, numbers only, with the unit in the name."""
+        numbers = self._core.stats()
+        numbers["log_records_dropped"] = log_records_dropped()
+        return numbers
+
+    def trim(self) -> int:
+        """Gives memory that nothing uses back to the system; returns how many bytes."""
+        return self._core.trim()
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Closes the store, waiting at most `timeout` seconds for running calls. Tensors that are alive stay valid.
+
+        Does nothing where it is closed already, and in a forked child.
+        """
+        _close(self._core, self._async_calls, timeout)
+        self._finalizer.detach()
+
+    @property
+    def closed(self) -> bool:
+        """Is it closed?"""
+        return self._core.is_closed
+
+    @property
+    def url(self) -> str:
+        """The engine and its options."""
+        return self._url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<tensorlease.Store {self._url} {state}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[str, dict[str, Any]]]:
+        """Pickles as URL and settings; unpickling opens it again."""
+        if self._url.startswith("embedded:"):
+            raise ConfigError(
+                f"a store of {self._url} can't be pickled: its objects are private to this open; use an engine that processes share"
+            )
+        return _reopen, (self._url, self._settings)
+
+
+def warm_up_jagged() -> None:
+    """Makes torch import what its first nested tensor needs, which takes 0.5 to 2 seconds: at a time of your choice, not in the first batch."""
+    import torch
+
+    from tensorlease.torch_values import jagged
+
+    jagged(torch.zeros(1, device="cpu"), torch.tensor([0, 1], device="cpu"), 1, 1)
+
+
+def _reopen(url: str, settings: dict[str, Any]) -> Store:
+    return Store(url, **settings)
+
+
+def _finish(core: CoreStore, async_calls: AsyncCalls) -> None:
+    _close(core, async_calls, EXIT_SECONDS)
+
+
+def _close(core: CoreStore, async_calls: AsyncCalls, timeout: float) -> None:
+    async_calls.stop()
+    # In a forked child there is nothing to close: the store is its parent's.
+    with contextlib.suppress(Closed):
+        core.close(timeout=timeout)
+
+
+def _field(name: str, field: Any) -> tuple[str, Any, Any, Any]:
+    try:
+        keys, shape, dtype = field
+    except (TypeError, ValueError):
+        raise ConfigError(f"field {name!r} is {field!r:.80}; give (keys, shape, dtype)") from None
+    return (f" of field {name!r}" if name else "", keys, shape, dtype)
+
+
+def _jagged(parts: tuple[Any, Any, int, int]) -> Any:
+    from tensorlease.torch_values import jagged
+
+    return jagged(*parts)
+
+
+def _mark_written(tensors: list[Any]) -> None:
+    try:
+        from tensorlease.torch_values import written
+    except ImportError:
+        return
+    written(tensors)
+
+
+def _size(value: Any, argument: str) -> int:
+    if isinstance(value, str):
+        return parse_bytes(value, argument)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+        return value
+    raise ConfigError(f'{argument} is {value!r}; give bytes as an int of at least 0, or text such as "64MiB"')
+
+
+def _count(value: Any, argument: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
+        return value
+    raise ConfigError(f"{argument} is {value!r}; give an int of at least 0")
+
+
+def _seconds(value: Any, argument: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ConfigError(f"{argument} is {value!r}; give seconds")
+
+
+def _text(value: Any, argument: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise ConfigError(f"{argument} is {value!r}; give a str")

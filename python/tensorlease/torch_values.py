@@ -1,0 +1,64 @@
+"""torch tensors on their way into the store, and jagged batches on their way out. Only imported where torch is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensorlease.errors import ConfigError
+
+
+def prepare(tensor: Any, name: str) -> Any:
+    """A plain tensor of the same value: on the CPU, contiguous, detached. `name` says in errors which key it is of."""
+    if tensor.is_nested:
+        raise ConfigError(f"{name} is a nested tensor; put its rows under a key each: put(keys, list(tensor.unbind()))")
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise ConfigError(
+            f"{name} is a tensor of layout {layout}; put tensor.to_dense(), or its parts under a key each"
+        )
+    if tensor.is_quantized:
+        raise ConfigError(
+            f"{name} is a quantized tensor; put tensor.int_repr() and keep scale and zero point beside it, or tensor.dequantize()"
+        )
+    if _is_fake(tensor):
+        raise ConfigError(f"{name} is a fake tensor, which has no values; put a real one")
+    if tensor.device.type == "meta":
+        raise ConfigError(
+            f"{name} is on the meta device, where tensors have no values; put one with values, on the CPU"
+        )
+    if tensor.device.type != "cpu":
+        raise ConfigError(f"{name} is on {tensor.device}; move it first: tensor.cpu()")
+    return _as_plain(tensor.detach()).resolve_conj().resolve_neg().contiguous()
+
+
+def bytes_of(tensor: Any) -> Any:
+    """The memory of a plain tensor as an array of bytes, whatever its dtype."""
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def jagged(values: Any, offsets: Any, length_min: int, length_max: int) -> Any:
+    """One nested tensor over `values`, without a copy."""
+    # Without the lengths, padding would pad to the length of all rows together.
+    return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
+
+
+def written(tensors: list[Any]) -> None:
+    """Tells autograd that the values have changed, as an in-place operation does."""
+    changed = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor) and not tensor.is_inference()]
+    torch.autograd.graph.increment_version(changed)
+
+
+def _is_fake(tensor: Any) -> bool:
+    # By name: importing the class costs a second where it has not been used.
+    return any(kind.__name__ == "FakeTensor" for kind in type(tensor).__mro__)
+
+
+def _as_plain(tensor: Any) -> Any:
+    if type(tensor) is torch.Tensor:
+        return tensor
+    try:
+        return tensor.as_subclass(torch.Tensor)
+    except RuntimeError:
+        return tensor

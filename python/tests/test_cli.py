@@ -1,0 +1,236 @@
+"""The `tensorlease` command as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import tensorlease as tl
+from tensorlease.bench import machine, opening, reads
+from tensorlease.bench.modes import MODES
+from tensorlease.cli import MODE_NAMES, main
+
+ROW_FIELDS = {
+    "shape",
+    "mode",
+    "median_ms",
+    "min_ms",
+    "stdev_ms",
+    "register_calls",
+    "registered_bytes",
+    "leases",
+    "copied_bytes",
+    "page_faults",
+    "stages_ms",
+    "ratio",
+    "repetitions_ms",
+}
+
+
+@pytest.fixture
+def small_yardstick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(machine, "YARDSTICK_BYTES", 1 << 20)
+    monkeypatch.setattr(opening, "YARDSTICK_BYTES", 1 << 20)
+    yield
+
+
+def run_reads(tmp_path: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    path = tmp_path / "reads.json"
+    arguments = [
+        "bench",
+        "reads",
+        "--shapes",
+        "8x256KiB,64x32KiB",
+        "--reps",
+        "3",
+        "--readers",
+        "2",
+        "--json",
+        str(path),
+    ]
+    status = main([*arguments, *more])
+    return status, json.loads(path.read_text())
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.strip() == f"tensorlease {tl.__version__}"
+
+
+def test_the_parser_knows_the_modes_that_there_are() -> None:
+    assert MODE_NAMES == MODES
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_reads_reports_every_shape_and_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = run_reads(tmp_path, "--modes", ",".join(MODES))
+    assert status == 0
+    assert report["complete"] is True
+    assert report["memcpy_ms_per_gib"] > 0
+    assert {(row["shape"], row["mode"]) for row in report["rows"]} == {
+        (shape, mode) for shape in ("8x256KiB", "64x32KiB") for mode in MODES
+    }
+    for row in report["rows"]:
+        assert row.keys() >= ROW_FIELDS
+        assert set(row["stages_ms"]) == {"plan", "register", "transfer", "copy", "wrap"}
+        assert len(row["repetitions_ms"]) == 3
+        assert row["min_ms"] <= row["median_ms"] <= max(row["repetitions_ms"])
+    table = capsys.readouterr().out
+    assert all(mode in table for mode in MODES)
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_counters_tell_the_modes_apart(tmp_path: Path) -> None:
+    _, report = run_reads(tmp_path)
+    rows = {row["mode"]: row for row in report["rows"] if row["shape"] == "8x256KiB"}
+    assert rows["leased"]["leases"] == 8
+    assert rows["leased"]["register_calls"] == 0
+    assert rows["leased"]["copied_bytes"] == 0
+    assert rows["copied"]["leases"] == 0
+    assert rows["register-per-call"]["leases"] == 0
+    assert rows["register-per-call"]["ratio"] == 1.0
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_a_checked_run_without_promised_shapes_is_a_miss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _ = run_reads(tmp_path, "--modes", "copied", "--check")
+    assert status == 1
+    assert "MISS" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_reads_draws_a_chart(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    chart = tmp_path / "reads.png"
+    status, _ = run_reads(tmp_path, "--plot", str(chart))
+    assert status == 0
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    chart.unlink()
+    assert main(["bench", "plot", str(tmp_path / "reads.json"), str(chart)]) == 0
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_an_interrupted_run_keeps_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure, calls = reads.warm_then_timed, []
+
+    def interrupted_at_the_fourth(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(reads, "warm_then_timed", interrupted_at_the_fourth)
+    status, report = run_reads(tmp_path, "--modes", "leased,copied")
+    assert status == 130
+    assert report["complete"] is False
+    assert sum(len(row["repetitions_ms"]) for row in report["rows"]) == 3
+    assert capsys.readouterr().err == "tensorlease: interrupted\n"
+
+
+def test_ctrl_c_ends_the_process_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "reads.json"
+    command = [sys.executable, "-m", "tensorlease.cli", "bench", "pairs", "--shapes", "8x64KiB", "--pairs", "1000000"]
+    process = subprocess.Popen(
+        [*command, "--json", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for_threads_of_a_store(process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.endswith("tensorlease: interrupted\n")
+    assert json.loads(path.read_text())["complete"] is False
+
+
+def wait_for_threads_of_a_store(process: subprocess.Popen[str]) -> None:
+    """Until the process measures, which shows as processor time beyond that of its imports."""
+    deadline = time.monotonic() + 45
+    ticks = os.sysconf("SC_CLK_TCK")
+    while time.monotonic() < deadline and process.poll() is None:
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if "_core.abi3.so" in maps and "libtorch_cpu.so" in maps and int(fields[11]) / ticks > 4:
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "reads", "--shapes", "64"], "COUNTxSIZE"),
+        (["bench", "reads", "--shapes", "0x1MiB"], "COUNTxSIZE"),
+        (["bench", "reads", "--shapes", "4x3"], "multiple of 4"),
+        (["bench", "reads", "--shapes", "4x1parsec"], "no size"),
+        (["bench", "reads", "--modes", "fast"], "the modes are"),
+        (["bench", "reads", "--reps", "0"], "at least 1"),
+        (["bench", "reads", "--max-bytes", "0"], "at least one byte"),
+        (["bench"], "required"),
+        ([], "required"),
+    ],
+)
+def test_wrong_usage_is_told_and_exits_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "reads", "--engine", "nowhere://", "--shapes", "4x1KiB"], "nowhere"),
+        (["bench", "reads", "--shapes", "1000000x1GiB"], "leave it out"),
+        (["bench", "reads", "--shapes", "4x1KiB", "--json", "/no/such/folder/x.json"], "no folder"),
+        (["bench", "pairs", "--a", "auto", "--b", "auto"], "two different"),
+        (["bench", "stack", "--shape", "ragged"], "torch.stack"),
+        (["bench", "keys", "--row-bytes", "7"], "multiple of 4"),
+        (["demo", "--samples", "6001"], "6000"),
+    ],
+)
+def test_what_can_not_run_is_told_at_once(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tensorlease: ")
+    assert message in error
+
+
+def test_pairs_reports_the_median_of_the_ratios(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.json"
+    arguments = ["--shapes", "8x256KiB", "--a", "leased", "--b", "copied", "--pairs", "3", "--max-bytes", "64MiB"]
+    assert main(["bench", "pairs", *arguments, "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    ratios = sorted(second / first for first, second in row["pairs_ms"])
+    assert row["ratio"] == pytest.approx(ratios[1])
+    assert row["ratio_quartiles"][0] <= row["ratio"] <= row["ratio_quartiles"][1]
+
+
+def test_stack_and_keys_report_their_rows(tmp_path: Path) -> None:
+    stack, keys = tmp_path / "stack.json", tmp_path / "keys.json"
+    assert main(["bench", "stack", "--shape", "64x16KiB", "--reps", "2", "--json", str(stack)]) == 0
+    assert [row["mode"] for row in json.loads(stack.read_text())["rows"]] == ["get_batch", "get + torch.stack"]
+    counts = ["--keys", "100,1000", "--reps", "2", "--max-bytes", "128MiB"]
+    assert main(["bench", "keys", *counts, "--json", str(keys)]) == 0
+    rows = json.loads(keys.read_text())["rows"]
+    assert [row["keys"] for row in rows] == [100, 1000]
+    assert all(0 < row["stages_us_per_key"]["wrap"] < row["total_us_per_key"] for row in rows)

@@ -1,0 +1,219 @@
+"""The store in its process: signals, forks, the end of the interpreter, pickling, the environment."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from conftest import URL, RunPython
+from tensors import assert_same, filled
+
+import tensorlease as tl
+
+HANGING = "embedded://?capacity=32MiB&faults=slow:3s"
+
+
+@pytest.mark.parametrize("what", ["get", "put", "wait"])
+def test_ctrl_c_ends_a_call_at_once(what: str) -> None:
+    store = tl.open(HANGING, max_bytes="16MiB")
+    calls: dict[str, Any] = {
+        "get": lambda: store.get(["a"], [(4000,)], "float32"),
+        "put": lambda: store.put(["a"], [torch.zeros(4000)]),
+        "wait": lambda: store.wait(["a"], 20),
+    }
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        calls[what]()
+    took = time.monotonic() - started
+    timer.join()
+    assert 0.25 < took < 1.5
+    started = time.monotonic()
+    store.close(timeout=0.2)
+    assert time.monotonic() - started < 1.5
+
+
+def test_what_a_signal_handler_raises_reaches_the_caller() -> None:
+    def handler(*_: object) -> None:
+        raise ZeroDivisionError("from the handler")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    store = tl.open(HANGING, max_bytes="16MiB")
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(ZeroDivisionError, match="from the handler"):
+            store.wait(["a"], 20)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        store.close(timeout=0)
+
+
+def test_other_threads_run_during_a_call() -> None:
+    store = tl.open("embedded://?capacity=32MiB&faults=slow:300ms", max_bytes="16MiB")
+    turns = 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not done.wait(0.005):
+            turns += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    store.put(["a"], [1])
+    done.set()
+    thread.join()
+    store.close()
+    assert turns > 10
+
+
+def test_a_forked_child_reads_its_copy_and_gives_nothing_back(store: tl.Store) -> None:
+    expected = filled((64, 1024), torch.int32)
+    store.put(["a"], [expected])
+    (tensor,) = store.get(["a"], delivery="leased")
+    held = store.stats()["leased_bytes"]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            # numpy: torch's threads are not there after a fork.
+            assert tensor.numpy().tobytes() == expected.numpy().tobytes()
+            tensor.numpy()[...] = 0
+            del tensor
+            gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.stats()["leased_bytes"] == held
+    assert_same(tensor, expected)
+
+
+def test_a_child_may_open_a_store_of_its_own(store: tl.Store) -> None:
+    store.put(["a"], [filled((10,))])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with tl.open(URL, max_bytes="16MiB") as own:
+                own.put(["a"], [[1, 2]])
+                code = 0 if own.get(["a"]) == [[1, 2]] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+EXIT = """
+import atexit, asyncio, os, threading, time
+started = time.monotonic()
+MODE = {mode!r}
+import tensorlease as tl
+if MODE == "torch":
+    import torch
+    value, dtype = torch.arange(40000.0), torch.float32
+else:
+    import numpy as np
+    value, dtype = np.arange(40000.0, dtype=np.float32), np.float32
+store = tl.open("embedded://?capacity=32MiB", max_bytes="16MiB")
+hanging = tl.open("embedded://?capacity=32MiB&faults=slow:20s", max_bytes="16MiB")
+store.put(["a", "b"], [value, {{"x": value}}])
+alive = store.get(["a", "a", "b"], delivery="leased")
+class Cycle: pass
+cycle = Cycle()
+cycle.me, cycle.tensor = cycle, store.get(["a"], [(40000,)], dtype, delivery="leased")
+class AtExit:
+    def __init__(self): self.held = store.get(["a"], delivery="leased")
+    def __del__(self): self.held.clear()
+late = AtExit()
+local = threading.local()
+local.tensor = store.get(["a"], delivery="copied")
+def hang():
+    mine = store.get(["a"], delivery="leased")
+    try:
+        hanging.get(["a"], [(4,)], "float32")
+    except tl.Error:
+        pass
+threading.Thread(target=hang, daemon=True).start()
+async def start():
+    asyncio.ensure_future(hanging.aget(["a"], [(4,)], "float32"))
+    await asyncio.sleep(0.1)
+asyncio.run(start())
+def read_forever():
+    try:
+        while True:
+            store.get(["a"], delivery="leased")
+    except tl.Error:
+        pass
+threading.Thread(target=read_forever, daemon=True).start()
+time.sleep(0.1)
+print("end", flush=True)
+atexit.register(lambda: print("before", round(time.monotonic() - started, 1), flush=True))
+"""
+
+
+@pytest.mark.parametrize("mode", ["torch", "numpy"])
+def test_the_interpreter_ends_in_time_with_tensors_alive_and_calls_running(run_python: RunPython, mode: str) -> None:
+    started = time.monotonic()
+    done = run_python(EXIT.format(mode=mode), torch=mode == "torch")
+    assert done.stdout.startswith("end")
+    assert "Traceback" not in done.stderr, done.stderr
+    # An import of torch on a busy machine, and the bound on each of the two stores.
+    assert time.monotonic() - started < 40
+
+
+def test_a_store_dropped_without_close_is_closed() -> None:
+    store = tl.open(URL, max_bytes="16MiB")
+    core = store._core
+    del store
+    gc.collect()
+    assert core.is_closed
+
+
+def test_an_embedded_store_does_not_pickle(store: tl.Store) -> None:
+    with pytest.raises(tl.ConfigError, match="private to this open"):
+        pickle.dumps(store)
+
+
+def test_a_store_pickles_as_its_url_and_settings(store: tl.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(store, "_url", "elsewhere://host")
+    monkeypatch.setattr(tl.Store, "__init__", lambda self, url, **settings: opened.append((url, settings)))
+    assert isinstance(pickle.loads(pickle.dumps(store)), tl.Store)
+    assert opened == [("elsewhere://host", store._settings)]
+    assert opened[0][1]["max_bytes"] == 64 << 20
+
+
+def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORLEASE_URL", "embedded://?capacity=8MiB")
+    with tl.open(max_bytes="8MiB") as store:
+        assert store.url == "embedded://?capacity=8MiB"
+    monkeypatch.setenv("TENSORLEASE_URL", "nonsense://")
+    with pytest.raises(tl.ConfigError, match="nonsense"):
+        tl.open()
+    monkeypatch.setenv("TENSORLEASE_URL", "")
+    with tl.open(max_bytes="8MiB") as store:
+        assert store.url == "embedded://"
+
+
+def test_namespaces_keep_keys_apart(store: tl.Store) -> None:
+    store.put(["a"], [1])
+    assert store.clear() == 1
+    assert store.contains(["a"]) == [False]
+
+
+def test_errors_pickle_with_what_they_know() -> None:
+    failures = [("k", "not_found", -704, "no such object")]
+    error = pickle.loads(pickle.dumps(tl.KeyNotFound("k is missing", failures=failures)))
+    assert type(error) is tl.KeyNotFound
+    assert str(error) == "k is missing"
+    assert error.failures == [tl.KeyFailure("k", "not_found", -704, "no such object")]
+    exhausted = pickle.loads(pickle.dumps(tl.ArenaExhausted("full", asked=5, free=3, largest=2, held=1)))
+    assert (exhausted.asked, exhausted.free, exhausted.largest, exhausted.held) == (5, 3, 2, 1)
