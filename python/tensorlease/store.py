@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tensorlease import fork_warning
 from tensorlease._core import CoreStore, Interrupt, log_records_dropped, parse_bytes, set_log_level
 from tensorlease.async_calls import AsyncCalls
 from tensorlease.errors import Closed, ConfigError
@@ -90,6 +91,8 @@ class Store:
         self._settings = settings
         self._core = CoreStore.open(url, **settings)
         self._async_calls = AsyncCalls(settings["readers"])
+        if settings["fork"] == "inherit":
+            fork_warning.watch(self)
         # Also closes at the end of the interpreter, and when the last reference goes.
         self._finalizer = weakref.finalize(self, _finish, self._core, self._async_calls)
 

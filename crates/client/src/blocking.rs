@@ -1,6 +1,10 @@
-//! Engine calls about keys alone: on a reader, in chunks that the engine takes, with the caller's patience.
+//! Engine calls about keys alone: on a reader, in chunks that the engine takes, with the caller's wait.
 
-use crate::{CallError, Patience, core::Core, patience::lock};
+use crate::{
+    CallError,
+    core::Core,
+    patience::{Wait, lock},
+};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex},
@@ -11,11 +15,11 @@ use tensorlease_engine::{Engine, Fault};
 pub(crate) fn call_engine<T: Send + 'static>(
     core: &Arc<Core>,
     keys: Vec<String>,
-    patience: &Patience<'_>,
+    wait: &Wait<'_>,
     work: impl Fn(&dyn Engine, &[&str]) -> Vec<Result<T, Fault>> + Send + 'static,
 ) -> Result<Vec<Result<T, Fault>>, CallError> {
     let chunk = core.capabilities.batch_keys_max.max(1);
-    on_a_reader(core, patience, move |core| {
+    on_a_reader(core, wait, move |core| {
         let mut results = Vec::with_capacity(keys.len());
         for keys in keys.chunks(chunk) {
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -44,7 +48,7 @@ pub(crate) fn call_engine<T: Send + 'static>(
 /// Runs `work` on a reader, or here where the engine is prompt. A caller that gives up leaves the reader to the engine.
 pub(crate) fn on_a_reader<T: Send + 'static>(
     core: &Arc<Core>,
-    patience: &Patience<'_>,
+    wait: &Wait<'_>,
     work: impl FnOnce(&Core) -> T + Send + 'static,
 ) -> Result<T, CallError> {
     if core.capabilities.prompt {
@@ -59,7 +63,7 @@ pub(crate) fn on_a_reader<T: Send + 'static>(
     };
     let at_work = Arc::clone(core);
     core.readers.submit(Box::new(move || ticket.run(&at_work, work)));
-    let waited = patience.wait(&call.state, &call.done, |state| {
+    let waited = wait.wait(&call.state, &call.done, |state| {
         matches!(state, State::Done(_) | State::CutShort)
     });
     let mut state = lock(&call.state);

@@ -2,7 +2,11 @@
 //!
 //! A call is handed over by value: while it runs the worker owns it, and with it every block the engine may write. A caller that gives up takes nothing away from a running call; what comes back is dropped then, and so freed.
 
-use crate::{CallError, Patience, core::Core, patience::lock};
+use crate::{
+    CallError,
+    core::Core,
+    patience::{Wait, lock},
+};
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, PoisonError, RwLock},
@@ -41,11 +45,7 @@ struct State<C: EngineCall> {
 }
 
 /// Runs all calls; every key comes back with its result, in no particular order.
-pub(crate) fn run<C: EngineCall>(
-    core: &Arc<Core>,
-    calls: Vec<C>,
-    patience: &Patience<'_>,
-) -> Result<Vec<C::Done>, CallError> {
+pub(crate) fn run<C: EngineCall>(core: &Arc<Core>, calls: Vec<C>, wait: &Wait<'_>) -> Result<Vec<C::Done>, CallError> {
     let mut queue = VecDeque::from(calls);
     if core.capabilities.prompt && queue.len() == 1 && queue[0].bytes() <= INLINE_BYTES_MAX {
         let call = queue.pop_front().expect("one call");
@@ -67,7 +67,7 @@ pub(crate) fn run<C: EngineCall>(
     for _ in 0..jobs {
         Step::submit(&running);
     }
-    let waited = patience.wait(&running.state, &running.done, |state| {
+    let waited = wait.wait(&running.state, &running.done, |state| {
         state.cut_short || (state.queue.is_empty() && state.running == 0)
     });
     if let Err(error) = waited {

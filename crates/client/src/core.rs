@@ -198,8 +198,20 @@ impl Core {
         }
     }
 
+    /// Bytes of slabs that are registered now with an engine that needs it: their pages can't move, and a fork copies them.
+    fn pinned_bytes(&self) -> u64 {
+        if !self.registers() {
+            return 0;
+        }
+        lock(&self.registered).iter().map(|(_, len)| *len as u64).sum()
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
+        if self.forked() {
+            // A lock may have been held when this child was forked, by a thread that is not here to release it.
+            return stats;
+        }
         let (arena, copies) = (self.arena.usage(), self.copies.usage());
         stats.push("arena_bytes", arena.arena_bytes);
         stats.push("leased_bytes", arena.leased_bytes);
@@ -209,6 +221,7 @@ impl Core {
             arena.quarantined_bytes + self.quarantined_outside_bytes(),
         );
         stats.push("free_bytes", arena.free_bytes);
+        stats.push("pinned_bytes", self.pinned_bytes());
         stats.push("copy_cache_bytes", copies.arena_bytes);
         stats.push("copy_cache_held_bytes", copies.leased_bytes + copies.in_flight_bytes);
         stats.push("running_calls", self.calls_running() as u64);

@@ -30,7 +30,7 @@ impl fmt::Debug for Patience<'_> {
     }
 }
 
-impl Patience<'_> {
+impl<'a> Patience<'a> {
     /// Waits at most this long from now.
     #[must_use]
     pub fn within(timeout: Duration) -> Self {
@@ -40,16 +40,29 @@ impl Patience<'_> {
         }
     }
 
-    /// The same, with a deadline in any case.
-    pub(crate) fn bounded(self, call_timeout: Duration) -> Self {
-        Self {
-            deadline: self.deadline.or_else(|| Instant::now().checked_add(call_timeout)),
-            ..self
+    /// As a call uses it: from now on, and with a bound in any case.
+    pub(crate) fn bounded(self, call_timeout: Duration) -> Wait<'a> {
+        let since = Instant::now();
+        Wait {
+            since,
+            deadline: self.deadline.or_else(|| since.checked_add(call_timeout)),
+            interrupted: self.interrupted,
         }
     }
+}
 
+/// The patience of one running call: all its waits share a start, a bound and an interrupt.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait<'a> {
+    since: Instant,
+    /// `None` only where the bound is further away than the clock can tell.
+    deadline: Option<Instant>,
+    interrupted: Option<&'a (dyn Fn() -> bool + Sync)>,
+}
+
+impl Wait<'_> {
     /// How long the next wait may last, or why there is none.
-    pub(crate) fn slice(&self, since: Instant) -> Result<Duration, CallError> {
+    pub(crate) fn slice(&self) -> Result<Duration, CallError> {
         if self.interrupted.is_some_and(|interrupted| interrupted()) {
             return Err(CallError::Interrupted);
         }
@@ -63,7 +76,7 @@ impl Patience<'_> {
         };
         let now = Instant::now();
         if deadline <= now {
-            let waited = now.duration_since(since).as_millis();
+            let waited = now.duration_since(self.since).as_millis();
             return Err(CallError::Timeout {
                 waited_ms: u64::try_from(waited).unwrap_or(u64::MAX),
             });
@@ -73,10 +86,10 @@ impl Patience<'_> {
 
     /// Sleeps `pause`, in slices.
     pub(crate) fn sleep(&self, pause: Duration) -> Result<(), CallError> {
-        let since = Instant::now();
+        let start = Instant::now();
         loop {
-            let slice = self.slice(since)?;
-            let left = pause.saturating_sub(since.elapsed());
+            let slice = self.slice()?;
+            let left = pause.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(());
             }
@@ -91,12 +104,11 @@ impl Patience<'_> {
         condition: &Condvar,
         ready: impl Fn(&T) -> bool,
     ) -> Result<(), CallError> {
-        let since = Instant::now();
         loop {
             let slice = if ready(&lock(mutex)) {
                 return Ok(());
             } else {
-                self.slice(since)?
+                self.slice()?
             };
             let guard = lock(mutex);
             if ready(&guard) {
@@ -122,12 +134,32 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_deadline() {
-        let patience = Patience::within(Duration::from_millis(30));
-        let waited = patience.wait(&Mutex::new(false), &Condvar::new(), |ready| *ready);
+        let wait = Patience::within(Duration::from_millis(30)).bounded(Duration::from_secs(60));
+        let waited = wait.wait(&Mutex::new(false), &Condvar::new(), |ready| *ready);
         assert!(
             matches!(waited, Err(CallError::Timeout { waited_ms }) if waited_ms >= 30),
             "{waited:?}"
         );
+    }
+
+    #[test]
+    fn a_timeout_counts_from_the_start_of_the_call() {
+        let wait = Patience::within(Duration::from_millis(40)).bounded(Duration::from_secs(60));
+        let pause = Duration::from_millis(15);
+        let ended = (0..100).find_map(|_| wait.sleep(pause).err());
+        assert!(
+            matches!(ended, Some(CallError::Timeout { waited_ms }) if waited_ms >= 40),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
+    fn a_call_without_a_deadline_has_the_stores() {
+        let wait = Patience::default().bounded(Duration::from_millis(10));
+        assert!(matches!(
+            wait.sleep(Duration::from_secs(60)),
+            Err(CallError::Timeout { .. })
+        ));
     }
 
     #[test]
@@ -136,8 +168,9 @@ mod tests {
             deadline: None,
             interrupted: Some(&|| true),
         };
+        let wait = patience.bounded(Duration::from_secs(60));
         assert!(matches!(
-            patience.sleep(Duration::from_secs(60)),
+            wait.sleep(Duration::from_secs(60)),
             Err(CallError::Interrupted)
         ));
     }

@@ -14,7 +14,9 @@ pub(crate) use describe::describe;
 pub(crate) use execute::refused_registration;
 pub(crate) use job::cuts_at_multiples;
 
-use crate::{CallError, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error};
+use crate::{
+    CallError, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error, patience::Wait,
+};
 use job::Job;
 use std::{sync::Arc, time::Instant};
 use tensorlease_engine::FaultKind;
@@ -25,17 +27,17 @@ const DESCRIBE_TRIES_MAX: u32 = 4;
 /// One read, whole.
 pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
     let _entered = core.enter()?;
-    let patience = patience.bounded(core.options.call_timeout);
+    let wait = patience.bounded(core.options.call_timeout);
     check::arguments(&request)?;
     core.check_quarantine()?;
     if !describe::needed(&request) {
-        return attempt(core, request, &patience);
+        return attempt(core, request, &wait);
     }
     let mut tries = 0;
     loop {
         tries += 1;
-        let described = describe::request(core, &request, &patience)?;
-        match attempt(core, described, &patience) {
+        let described = describe::request(core, &request, &wait)?;
+        match attempt(core, described, &wait) {
             Err(ReadError::SizeMismatch { failures, message }) => {
                 let replaced = failures.iter().all(|failure| failure.kind == FaultKind::Mismatch);
                 if !replaced || DESCRIBE_TRIES_MAX <= tries || !request.into.is_empty() {
@@ -47,15 +49,15 @@ pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>
     }
 }
 
-fn attempt(core: &Arc<Core>, request: ReadRequest, patience: &Patience<'_>) -> Result<ReadOutput, ReadError> {
+fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
     let start = Instant::now();
-    let mut job = Job::new(core, request, patience)?;
+    let mut job = Job::new(core, request, wait)?;
     let planned = job.land();
     core.stages.plan.add(start.elapsed());
-    planned?;
+    planned.map_err(|error| job.explain(error, wait))?;
     let mut tries = 0;
     while let Some(groups) = job.groups() {
-        let finished = calls::run(core, groups, patience)?;
+        let finished = calls::run(core, groups, wait)?;
         job.settle(finished);
         core.check_quarantine()?;
         if job.failed() {
@@ -68,7 +70,7 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, patience: &Patience<'_>) -> R
             return Err(read_error(job.outstanding()));
         }
         core.counters.retries.add(job.outstanding_keys());
-        patience.sleep(backoff(tries))?;
+        wait.sleep(backoff(tries))?;
         tries += 1;
         job.land()?;
     }

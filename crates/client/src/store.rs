@@ -6,7 +6,9 @@ use crate::{
     blocking::{call_engine, on_a_reader},
     core::Core,
     error::message,
-    open, read, write,
+    open,
+    patience::Wait,
+    read, write,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -119,9 +121,9 @@ impl Store {
     pub fn contains(&self, keys: &[String], patience: Patience<'_>) -> Result<Vec<bool>, QueryError> {
         let core = self.core();
         let _entered = core.enter()?;
-        let patience = patience.bounded(core.options.call_timeout);
+        let wait = patience.bounded(core.options.call_timeout);
         self.check_keys(keys)?;
-        self.contains_now(keys, &patience)
+        self.contains_now(keys, &wait)
     }
 
     /// Returns once every key is there.
@@ -131,13 +133,12 @@ impl Store {
     pub fn wait(&self, keys: &[String], patience: Patience<'_>) -> Result<(), QueryError> {
         let core = self.core();
         let _entered = core.enter()?;
-        let patience = patience.bounded(core.options.call_timeout);
+        let wait = patience.bounded(core.options.call_timeout);
         self.check_keys(keys)?;
-        let start = Instant::now();
         let mut missing = keys.to_vec();
         let mut pause = WAIT_PAUSE_FIRST;
         loop {
-            let found = self.contains_now(&missing, &patience)?;
+            let found = self.contains_now(&missing, &wait)?;
             let mut found = found.into_iter();
             missing.retain(|_| !found.next().unwrap_or(false));
             if missing.is_empty() {
@@ -146,8 +147,7 @@ impl Store {
             if core.is_closed() {
                 return Err(CallError::Closed.into());
             }
-            patience.slice(start)?;
-            patience.sleep(pause)?;
+            wait.sleep(pause)?;
             pause = (pause * 2).min(WAIT_PAUSE_LONGEST);
         }
     }
@@ -177,10 +177,8 @@ impl Store {
         let core = self.core();
         let _entered = core.enter()?;
         self.check_keys(keys)?;
-        let patience = patience.bounded(core.options.call_timeout);
-        let results = call_engine(core, self.full(keys), &patience, |engine, keys| {
-            engine.remove_batch(keys)
-        })?;
+        let wait = patience.bounded(core.options.call_timeout);
+        let results = call_engine(core, self.full(keys), &wait, |engine, keys| engine.remove_batch(keys))?;
         let (mut removed, mut failures) = (0, Vec::new());
         for (key, result) in keys.iter().zip(results) {
             match result {
@@ -204,8 +202,8 @@ impl Store {
     pub fn clear(&self, patience: Patience<'_>) -> Result<u64, RemoveError> {
         let core = self.core();
         let _entered = core.enter()?;
-        let patience = patience.bounded(core.options.call_timeout);
-        let cleared = on_a_reader(core, &patience, |core| {
+        let wait = patience.bounded(core.options.call_timeout);
+        let cleared = on_a_reader(core, &wait, |core| {
             let namespace = core.options.namespace.clone();
             let clear = AssertUnwindSafe(|| core.engine.remove_prefix(&namespace));
             catch_unwind(clear)
@@ -273,8 +271,8 @@ impl Store {
         &self.handle.core
     }
 
-    fn contains_now(&self, keys: &[String], patience: &Patience<'_>) -> Result<Vec<bool>, QueryError> {
-        let results = call_engine(self.core(), self.full(keys), patience, |engine, keys| {
+    fn contains_now(&self, keys: &[String], wait: &Wait<'_>) -> Result<Vec<bool>, QueryError> {
+        let results = call_engine(self.core(), self.full(keys), wait, |engine, keys| {
             engine.contains_batch(keys)
         })?;
         let (mut there, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());

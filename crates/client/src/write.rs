@@ -27,7 +27,7 @@ pub(crate) struct Object {
 /// One put, whole.
 pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>) -> Result<(), WriteError> {
     let _entered = core.enter()?;
-    let patience = patience.bounded(core.options.call_timeout);
+    let wait = patience.bounded(core.options.call_timeout);
     let mut objects = objects(core, items)?;
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     let mut failures = Vec::new();
@@ -35,7 +35,7 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
     while !objects.is_empty() {
         let calls = plan::cut(core, std::mem::take(&mut objects), divisor)?;
         let mut passing = Vec::new();
-        for Written { object, result } in calls::run::<WriteCall>(core, calls, &patience)? {
+        for Written { object, result } in calls::run::<WriteCall>(core, calls, &wait)? {
             let Err(fault) = result else { continue };
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
             match failure.kind {
@@ -57,7 +57,7 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
         }
         if !objects.is_empty() {
             core.counters.retries.add(objects.len() as u64);
-            patience.sleep(backoff(tries))?;
+            wait.sleep(backoff(tries))?;
             tries += 1;
         }
     }

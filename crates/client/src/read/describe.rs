@@ -1,10 +1,11 @@
 //! Asking the engine what it holds.
 
 use crate::{
-    CallError, KeyFailure, ObjectKind, Patience, QueryError, ReadError, ReadItem, ReadRequest,
+    CallError, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
     blocking::call_engine,
     core::Core,
     error::{message, read_error},
+    patience::Wait,
     request::Expected,
     spec::{from_tag, packed_empty_tag},
     store::Described,
@@ -21,18 +22,14 @@ pub(super) fn needed(request: &ReadRequest) -> bool {
 }
 
 /// The request with every described item replaced by what the engine says now. Destinations are moved over.
-pub(super) fn request(
-    core: &Arc<Core>,
-    request: &ReadRequest,
-    patience: &Patience<'_>,
-) -> Result<ReadRequest, ReadError> {
+pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadRequest, ReadError> {
     if !request.into.is_empty() {
         let message = "get_into needs the shape and dtype of each destination; they come from the tensors".to_owned();
         return Err(CallError::Invalid { message }.into());
     }
     let open = |item: &&ReadItem| matches!(item.expected, Expected::Described);
     let keys: Vec<String> = request.items.iter().filter(open).map(|item| item.key.clone()).collect();
-    let mut kinds = describe_kinds(core, &keys, patience)?.into_iter();
+    let mut kinds = describe_kinds(core, &keys, wait)?.into_iter();
     let items = request.items.iter().map(|item| {
         let expected = match &item.expected {
             Expected::Described => kinds.next().expect("one answer per described item"),
@@ -53,13 +50,9 @@ pub(super) fn request(
 }
 
 /// What is under each key; a missing key is an error.
-pub(crate) fn describe_kinds(
-    core: &Arc<Core>,
-    keys: &[String],
-    patience: &Patience<'_>,
-) -> Result<Vec<Expected>, ReadError> {
+pub(crate) fn describe_kinds(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Expected>, ReadError> {
     let (mut expected, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, found) in keys.iter().zip(found(core, keys, patience)?) {
+    for (key, found) in keys.iter().zip(found(core, keys, wait)?) {
         match found {
             Ok(Some(Described {
                 kind: ObjectKind::Tensor(spec),
@@ -86,10 +79,10 @@ pub(crate) fn describe_kinds(
 pub(crate) fn describe(
     core: &Arc<Core>,
     keys: &[String],
-    patience: &Patience<'_>,
+    wait: &Wait<'_>,
 ) -> Result<Vec<Option<Described>>, QueryError> {
     let (mut described, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, found) in keys.iter().zip(found(core, keys, patience)?) {
+    for (key, found) in keys.iter().zip(found(core, keys, wait)?) {
         match found {
             Ok(found) => described.push(found),
             Err(fault) => failures.push(KeyFailure::new(key, fault)),
@@ -106,7 +99,7 @@ pub(crate) fn describe(
 
 type Found = Result<Option<Described>, Fault>;
 
-fn found(core: &Arc<Core>, keys: &[String], patience: &Patience<'_>) -> Result<Vec<Found>, CallError> {
+fn found(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Found>, CallError> {
     if !core.capabilities.describes {
         let name = core.capabilities.name;
         let message = format!("the {name} engine does not know shapes and dtypes; pass shapes and dtypes to the read");
@@ -116,7 +109,7 @@ fn found(core: &Arc<Core>, keys: &[String], patience: &Patience<'_>) -> Result<V
         .iter()
         .map(|key| format!("{}{key}", core.options.namespace))
         .collect();
-    Ok(infos(core, full, patience)?
+    Ok(infos(core, full, wait)?
         .into_iter()
         .map(|info| info.and_then(|info| info.map(read_info).transpose()))
         .collect())
@@ -143,7 +136,7 @@ fn read_info(info: ObjectInfo) -> Result<Described, Fault> {
 pub(super) fn infos(
     core: &Arc<Core>,
     keys: Vec<String>,
-    patience: &Patience<'_>,
+    wait: &Wait<'_>,
 ) -> Result<Vec<Result<Option<ObjectInfo>, Fault>>, CallError> {
-    call_engine(core, keys, patience, |engine, keys| engine.describe_batch(keys))
+    call_engine(core, keys, wait, |engine, keys| engine.describe_batch(keys))
 }

@@ -7,7 +7,7 @@ use super::{
     items::{Item, Items, ZERO_MARKER},
 };
 use crate::{
-    Delivery, KeyFailure, ObjectKind, Patience, ReadError, ReadRequest, core::Core, error::read_error,
+    Delivery, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error, patience::Wait,
     request::Expected,
 };
 use std::{ops::Range, sync::Arc};
@@ -90,7 +90,7 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Checks the keys of `request` and lays out its units. Values of zero bytes are set aside here.
-    pub(super) fn new(core: &'a Arc<Core>, request: ReadRequest, patience: &Patience<'_>) -> Result<Self, ReadError> {
+    pub(super) fn new(core: &'a Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Self, ReadError> {
         let namespace = &core.options.namespace;
         let (keys, items): (Vec<String>, Vec<Item>) = request
             .items
@@ -98,7 +98,7 @@ impl<'a> Job<'a> {
             .map(|item| (namespaced(namespace, item.key), expected(item.expected)))
             .unzip();
         let items = Items::new(keys, items, namespace.len(), core.capabilities.describes);
-        check_empty_values(core, &items, patience)?;
+        check_empty_values(core, &items, wait)?;
         let first_use = duplicates(core, &items)?;
         let units = lay_out(&items, &request.batches);
         Ok(Self {
@@ -208,6 +208,17 @@ impl<'a> Job<'a> {
                 unit.place = None;
             }
         }
+    }
+
+    /// No memory for what was asked: where the engine can tell, a wrong shape is the better answer.
+    pub(super) fn explain(&self, error: ReadError, wait: &Wait<'_>) -> ReadError {
+        if !self.items.tagged || !matches!(error, ReadError::ArenaExhausted { .. }) {
+            return error;
+        }
+        let all: Vec<usize> = (0..self.items.len()).collect();
+        check_described(self.core, &self.items, &all, wait)
+            .err()
+            .unwrap_or(error)
     }
 
     pub(super) fn failed(&self) -> bool {
@@ -379,24 +390,26 @@ fn expected(expected: Expected) -> Item {
 
 /// Values of zero bytes never reach the engine as such (requirement B14). Where it describes its objects a marker stands
 /// for each, and a missing or different one shows; elsewhere they are remade from their spec alone.
-fn check_empty_values(core: &Arc<Core>, items: &Items, patience: &Patience<'_>) -> Result<(), ReadError> {
+fn check_empty_values(core: &Arc<Core>, items: &Items, wait: &Wait<'_>) -> Result<(), ReadError> {
     let empty: Vec<usize> = (0..items.len()).filter(|item| items.items[*item].len == 0).collect();
     if empty.is_empty() || !items.tagged {
         return Ok(());
     }
-    let keys = empty.iter().map(|item| items.keys[*item].clone()).collect();
-    let infos = super::describe::infos(core, keys, patience)?;
+    check_described(core, items, &empty, wait)
+}
+
+/// Compares what is expected with what the engine, which describes its objects, has under the keys of `which`.
+fn check_described(core: &Arc<Core>, items: &Items, which: &[usize], wait: &Wait<'_>) -> Result<(), ReadError> {
+    let keys = which.iter().map(|item| items.keys[*item].clone()).collect();
     let mut failures = Vec::new();
-    for (item, info) in empty.into_iter().zip(infos) {
+    for (&item, info) in which.iter().zip(super::describe::infos(core, keys, wait)?) {
+        let len = items.items[item].len;
         let fault = match info {
             Err(fault) => fault,
             Ok(None) => Fault::new(FaultKind::NotFound, 0, "there is no such object"),
-            Ok(Some(info)) if info.len != ZERO_MARKER.len() as u64 || info.tag.as_ref() != items.tag(item) => {
-                Fault::new(
-                    FaultKind::Mismatch,
-                    0,
-                    "a value of zero bytes was expected; the object has another dtype or shape",
-                )
+            Ok(Some(info)) if info.len != len.max(ZERO_MARKER.len() as u64) || info.tag.as_ref() != items.tag(item) => {
+                let message = format!("{len} bytes were expected; the object has another dtype or shape");
+                Fault::new(FaultKind::Mismatch, 0, message)
             }
             Ok(Some(_)) => continue,
         };

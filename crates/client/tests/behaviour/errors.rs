@@ -292,3 +292,22 @@ fn arguments_are_refused_before_anything_is_asked() {
     }
     assert!(rig.calls.calls().is_empty());
 }
+
+#[test]
+fn a_shape_that_no_memory_can_hold_is_named_as_the_wrong_shape() {
+    let rig = Rig::registering(free_engine(), &budget(16 * MIB));
+    rig.fill(&[8]);
+    let error = rig
+        .read_items(vec![tensor_item("k0", 1 << 46)], Delivery::Leased, Patience::default())
+        .unwrap_err();
+    assert!(matches!(error, ReadError::SizeMismatch { .. }), "{error:?}");
+    let missing = rig
+        .read_items(
+            vec![tensor_item("none", 1 << 46)],
+            Delivery::Copied,
+            Patience::default(),
+        )
+        .unwrap_err();
+    assert!(matches!(missing, ReadError::KeyNotFound { .. }), "{missing:?}");
+    assert_idle(&rig.store);
+}
