@@ -24,8 +24,9 @@ if ! rustc $RUSTFLAGS --target "$triple" -o "$probe/main" "$probe/main.rs" 2>"$p
     skip "the toolchain does not build or run sanitised programs: $(head -n 1 "$probe/log")"
 fi
 
-# A bound on time says nothing under a sanitizer.
+# A transport that writes late writes quarantined, and so poisoned, memory on purpose: tests that have one are left to the
+# ordinary run. That such a write is caught is shown by the poison tests of the memory crate.
 cargo test --quiet --no-fail-fast --target "$triple" --target-dir "$target_dir" --lib --tests \
     -p tensorlease-memory -p tensorlease-engine -p tensorlease \
     --features tensorlease-memory/poison,tensorlease-engine/conformance \
-    -- --skip a_read_of_many_keys_costs_little_beside_the_copy
+    -- --skip quarantine:: --skip memory_that_may_still_be_written_is_never_handed_out
