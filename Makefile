@@ -19,7 +19,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= $(if $(filter true,$(CI)),60,10)
-BENCH_ARGS ?=
+BENCH_OUT ?= out/bench
 DEMO_ARGS ?=
 CRATES := tensorlease-arena tensorlease-memory tensorlease-engine tensorlease
 PACKAGES := $(addprefix -p ,$(CRATES))
@@ -30,7 +30,7 @@ RUST_SOURCES := $(shell find crates/*/src crates/*/Cargo.toml python/src python/
 PACKAGE_STAMP := $(VENV)/.packages.stamp
 MODULE_STAMP := $(VENV)/.module.stamp
 
-.PHONY: build demo test lint mutants bench help clean docs fuzz soak
+.PHONY: build demo test lint mutants bench figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
@@ -59,8 +59,14 @@ demo: build
 	mkdir -p out
 	$(BIN)/tensorlease demo --out out/ $(DEMO_ARGS)
 
+# BENCH_OUT keeps every report; the one of pinned reads is what README.md's table is made from.
 bench: build
-	$(BIN)/tensorlease bench reads --json docs/benchmarks.json $(BENCH_ARGS)
+	scripts/bench.sh $(BIN)/tensorlease $(BENCH_OUT)
+
+# Makes README.md's table and its chart those of the last `make bench`.
+figures: $(PACKAGE_STAMP)
+	cp $(BENCH_OUT)/reads-pinned.json docs/benchmarks.json
+	cp $(BENCH_OUT)/reads-pinned.png docs/benchmarks.png
 	$(BIN)/python scripts/figures.py
 
 # ---- test -----------------------------------------------------------------------------------------------------------
