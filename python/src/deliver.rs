@@ -110,11 +110,9 @@ pub(crate) fn values<'py>(
                 (ObjectKind::Tensor(spec), Wish::Any) => {
                     objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Any)?);
                 }
+                // Asked for as no tensor: arrays are values, and nobody remembers which framework an object came from.
                 (ObjectKind::Tensor(spec), Wish::Value) => {
-                    let (dtype, shape) = (spec.dtype().name(), spec.shape());
-                    let message =
-                        format!("holds a tensor ({dtype}, {shape:?}); pass its dtype and shape instead of None");
-                    return Err(mismatch_error(py, &key(index)?, &message));
+                    objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Numpy)?);
                 }
                 (ObjectKind::Packed, Wish::Tensor(_)) => {
                     let message = "holds a value that is no tensor; pass dtype None";

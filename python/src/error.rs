@@ -183,6 +183,7 @@ impl IntoPython for QueryError {
         let message = chained(&self);
         match self {
             Self::Call(error) => error.into_python(py),
+            Self::NotThere { failures, .. } => with_failures(py, "Timeout", &message, failures),
             Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }

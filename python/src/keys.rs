@@ -6,10 +6,11 @@ use pyo3::{
 };
 use std::collections::HashSet;
 
-/// One list argument. Lists are taken as they are, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
+/// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
 pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
     if let Ok(list) = object.cast_exact::<PyList>() {
-        return Ok(list.clone());
+        // A copy: the call looks at it again after it has let other threads run, and they may change theirs.
+        return Ok(list.get_slice(0, list.len()));
     }
     if let Ok(tuple) = object.cast::<PyTuple>() {
         return Ok(tuple.to_list());

@@ -55,10 +55,18 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// `timeout`: seconds; None waits as long as the store's `call_timeout`.
-    pub(crate) fn new(py: Python<'_>, timeout: Option<f64>, interrupt: Option<&Interrupt>) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Self> {
         let started = Instant::now();
+        let number = |timeout: &Bound<'_, PyAny>| {
+            let refused = |_| config_error(py, &format!("timeout is {timeout}; give seconds as a number, or None"));
+            timeout.extract::<f64>().map_err(refused)
+        };
         let deadline = timeout
-            .map(|timeout| seconds(py, timeout, "timeout"))
+            .map(|timeout| seconds(py, number(timeout)?, "timeout"))
             .transpose()?
             .map(|wait| started + wait);
         Ok(Self {

@@ -106,6 +106,14 @@ impl Torch {
         }
     }
 
+    /// Is `dtype` what torch says of it?
+    pub(crate) fn has_dtype(&self, tensor: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
+        let found = tensor.getattr(pyo3::intern!(tensor.py(), "dtype"))?;
+        Ok(self.dtypes[index_of(dtype)]
+            .as_ref()
+            .is_some_and(|known| found.is(known)))
+    }
+
     /// Is it a tensor of any class?
     pub(crate) fn is_tensor(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         object.is_instance(self.tensor.bind(object.py()))
@@ -214,6 +222,19 @@ impl Torch {
         }
         Ok(Way::Bytes)
     }
+}
+
+/// Does the tensor's storage hold the `bytes` from `data` on? A failed `resize_` leaves a shape that it does not hold, and a freed storage
+/// (as FSDP leaves it) holds nothing.
+pub(crate) fn holds(tensor: &Bound<'_, PyAny>, data: usize, bytes: usize) -> PyResult<bool> {
+    let py = tensor.py();
+    // A tensor without a storage (a transform's, a wrapper's) has no memory of its own.
+    let Ok(storage) = tensor.call_method0(pyo3::intern!(py, "untyped_storage")) else {
+        return Ok(false);
+    };
+    let start: usize = storage.call_method0(pyo3::intern!(py, "data_ptr"))?.extract()?;
+    let len: usize = storage.call_method0(pyo3::intern!(py, "nbytes"))?.extract()?;
+    Ok(start <= data && data - start <= len && bytes <= len - (data - start))
 }
 
 fn item_bytes(dtype: DType) -> usize {

@@ -149,10 +149,11 @@ impl<'py> Values<'py> {
         if spec.bytes() == 0 {
             return Ok(Some(TensorMemory { foreign: None, spec }));
         }
-        if view.data.is_null() {
+        let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
+        // Not null, the dtype itself (torch exports 4-bit integers as bytes), all of it in its storage: else Python finds out what it is.
+        if view.data.is_null() || !torch.has_dtype(value, dtype)? || !torch::holds(value, view.data as usize, bytes)? {
             return Ok(None);
         }
-        let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
         Ok(Some(TensorMemory {
             foreign: Some(foreign::of_tensor(value.clone(), &view, bytes)),
             spec,

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata as _metadata
 
 from tensorlease.errors import (
     ArenaExhausted,
@@ -29,8 +29,8 @@ from tensorlease.errors import (
 from tensorlease.store import Store, open, warm_up_jagged  # noqa: A004 - see there
 
 try:
-    __version__ = version("tensorlease")
-except PackageNotFoundError:  # a checkout that was never installed
+    __version__ = _metadata.version("tensorlease")
+except _metadata.PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0"
 
 __all__ = [

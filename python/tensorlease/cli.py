@@ -194,7 +194,7 @@ def _run_reads(options: argparse.Namespace) -> int:
     from tensorlease.bench.opening import default_max_bytes
 
     if options.plot is not None:
-        plot.require_matplotlib()
+        plot.require_plottable(options.plot)
         _require_folder(options.plot)
     settings = reads.ReadsSettings(
         engine=options.engine,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
+import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,6 +25,10 @@ DEFAULT_URL = "embedded://"
 EXIT_SECONDS = 2.0
 #: How long `close` waits for a store's running calls.
 CLOSE_SECONDS = 10.0
+
+#: Pauses of `await_keys` between two looks, seconds; doubled up to the longest.
+AWAIT_PAUSE_FIRST = 0.001
+AWAIT_PAUSE_LONGEST = 0.02
 
 _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
@@ -45,29 +52,31 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
 ) -> Store:
     """Opens a store.
 
-    Sizes are bytes or text such as ``"64MiB"``.
+    Sizes are bytes as an int, or text such as ``"64MiB"``.
 
     :param url: the engine and its options; default: the environment variable ``TENSORLEASE_URL``, else ``embedded://``
-    :param max_bytes: bound of the arena, the memory that reads land in
-    :param readers: threads that run transfers, 1 to 256
+    :param max_bytes: bound of the arena, the memory that reads land in; checked against the memory there is
+    :param readers: threads that run transfers, 1 to 256; no more run than the engine gains from (embedded: 4)
     :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
         ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
-    :param strict: every fallback is an error that names it
+    :param strict: True: a call that can't go the way it was asked to is a ``FallbackError`` that names the reason
     :param namespace: prefix of all keys; ``clear`` empties it alone
-    :param prewarm: bytes of the arena that are made at once and not by the first reads
-    :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth
-    :param copy_cache_bytes: bound of the memory that copies land in; default half of ``max_bytes``
+    :param prewarm: bytes of the arena that are made at once and not by the first reads; at most ``max_bytes``
+    :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth, at least 8 MiB, at most half
+    :param copy_cache_bytes: bound of the recycled memory that copies land in, beside ``max_bytes``; default half of ``max_bytes``
     :param quarantine_bytes: most bytes set aside because a failed transfer may still write them; default ``max_bytes``
     :param retries: tries after the first, for faults that pass
     :param fork: what a forked child sees of the arena: ``"inherit"`` or ``"exclude"``
-    :param call_timeout: seconds after which a call without a ``timeout`` of its own ends
+    :param call_timeout: seconds after which a call without a ``timeout`` of its own ends; more than 0
+    :raises ConfigError: the URL or an option is wrong, or asks for more than the machine has; the message names it
+    :raises EngineUnavailable: the engine did not open, or did not register the first memory (locked memory too low, io_uring refused)
     """
     return Store(
         os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"),
         max_bytes=_size(max_bytes, "max_bytes"),
         readers=_count(readers, "readers"),
         delivery=_text(delivery, "delivery"),
-        strict=bool(strict),
+        strict=_flag(strict, "strict"),
         namespace=_text(namespace, "namespace"),
         prewarm_bytes=_size(prewarm, "prewarm"),
         bounce_bytes=None if bounce_bytes is None else _size(bounce_bytes, "bounce_bytes"),
@@ -82,7 +91,11 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
 class Store:
     """Tensors and other values under keys. Made by :func:`tensorlease.open`; all methods may be called from any thread.
 
-    ``timeout`` is in seconds everywhere; None: as long as the ``call_timeout`` of ``open``.
+    ``timeout`` is in seconds everywhere, at least 0; None: the ``call_timeout`` of ``open``, 600 s by default. A call that is not done
+    by then raises ``Timeout``. 0 waits for nothing: what the engine does at once is still done, anything else is a ``Timeout``.
+
+    Besides what each method names, every call may raise ``ConfigError`` (an argument is wrong; nothing was done), ``Closed``,
+    ``EngineUnavailable``, and in asyncio ``Interrupted``.
     """
 
     def __init__(self, url: str, **settings: Any) -> None:
@@ -103,15 +116,25 @@ class Store:
     ) -> list[dict[str, int] | None]:
         """Stores one value per key; replaces what is there.
 
-        Tensors and numeric numpy arrays are stored as tensors, everything else by the codec (``tensorlease.codec``).
+        Tensors and numeric numpy arrays are stored as tensors, by value; everything else by the codec (``tensorlease.codec``).
 
+        :param keys: each once: a key that stands twice is a ``ConfigError``, and nothing is stored
         :param allow_pickle: also store objects of any other type, by pickle
         :returns: per key None for a tensor, ``{"packed_size": bytes}`` for another value: what ``get`` takes as ``custom_backend_meta``
+        :raises StoreFull: the engine has no room; ``failures`` has the keys that are not stored, the others are
+        :raises TransferError: the engine refused some keys, or failed after the retries; the others are stored
+        :raises FallbackError: with ``strict``, a value would need a registration of its own
+        :raises Timeout: which of the values are stored is then unknown
         """
         return self._core.put(keys, values, allow_pickle=allow_pickle, timeout=timeout, interrupt=None)
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        """A tensor in the arena, contents unspecified: ``put`` of it needs no copy and no registration."""
+        """A tensor in the arena, contents unspecified: ``put`` of it needs no copy and no registration.
+
+        :param shape: a tuple, list, ``torch.Size`` or int
+        :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
+        :raises ArenaExhausted: the budget has no such block now; there is no other way to make one
+        """
         return self._core.empty(shape, dtype)
 
     # ---- reading ------------------------------------------------------------------------------------------------------------
@@ -127,14 +150,23 @@ class Store:
         *,
         allow_pickle: bool = False,
     ) -> list[Any]:
-        """Reads one value per key, each in memory of its own.
+        """Reads one value per key, each in memory of its own: all of them, or none and an error.
 
+        :param keys: a key that stands twice is fetched once and delivered twice, in memory of its own each time
         :param shapes: a shape per key (tuple, ``torch.Size``, list, or one int); None with engines that know it
         :param dtypes: a dtype per key, or one for all: torch's (a torch tensor comes back), numpy's (a numpy array comes back) or a name
-            (a torch tensor where torch is installed, else a numpy array); None: a value that is no tensor
+            (a torch tensor where torch is installed, else a numpy array). None for one key: a value that is no tensor;
+            what is stored as a tensor comes back as a numpy array. No dtypes at all: whatever is stored, tensors as for a name
         :param custom_backend_meta: what ``put`` returned, needed for values that are no tensors where the engine does not know their size
         :param delivery: ``"auto"``, ``"leased"``, ``"copied"`` or ``"register-per-call"``; None: the store's default
         :param allow_pickle: unpickle objects, which runs code from whoever wrote them
+        :returns: the values in the order of the keys
+        :raises KeyNotFound: at least one key is missing; ``failures`` has every key that failed
+        :raises SizeMismatch: what is stored has another dtype, shape or size; the message has both
+        :raises ArenaExhausted: no memory within the budget, and no other way
+        :raises TransferError: the engine failed after the retries; ``failures`` says why for each key
+        :raises FallbackError: with ``strict``, a value can't be delivered the way that was asked
+        :raises CodecError: the bytes of a value that is no tensor are damaged
         """
         return self._core.get(
             keys,
@@ -154,6 +186,9 @@ class Store:
 
         :param shape: a tuple, ``torch.Size`` or int: the shape of every row, and the result is one tensor ``(n, *shape)``. A list with the shape of
             each row (they may differ in the first dimension): the result is one jagged ``torch.nested`` tensor, also where all are equal
+        :param dtype: of all rows, as for ``get``; never None. A numpy dtype gives a numpy array, which can't be jagged
+        :param keys: a key that stands twice is fetched once and stands in both rows
+        :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError, FallbackError: as ``get``
         """
         (batch,) = self._batches({"": (keys, shape, dtype)}, delivery, timeout, None).values()
         return batch
@@ -168,6 +203,10 @@ class Store:
         """Reads several batches, ``{field: (keys, shape, dtype)}``, in one request.
 
         Jagged fields whose rows have equal lengths share one offsets tensor, so that torch combines them (``ids * mask``).
+
+        :param fields: keys, shape and dtype of each field, as ``get_batch`` takes them
+        :returns: ``{field: batch}``, in the order of ``fields``
+        :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError, FallbackError: as ``get``; no field is delivered then
         """
         return self._batches(fields, delivery, timeout, None)
 
@@ -176,13 +215,16 @@ class Store:
     ) -> None:
         """Reads into contiguous tensors or arrays of the caller, whose dtype and shape say what is expected.
 
-        The bytes land in the arena and are copied when all have come. Autograd sees the tensors as changed in place without recording it.
+        The bytes land in the arena and are copied from there once the transfer that brought them has ended. Autograd sees the tensors as
+        changed in place without recording it. After an error, some of the destinations may be filled.
 
+        :param tensors: one per key, in CPU memory, writable, none overlapping another; a key that stands twice fills both
         :param direct: transfers write straight into the caller's memory, which may then still change after a ``Timeout``
+        :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError: as ``get``
         """
         tensors = list(tensors)
-        self._core.get_into(keys, tensors, direct=direct, timeout=timeout, interrupt=None)
-        _mark_written(tensors)
+        with _marking_written(tensors):
+            self._core.get_into(keys, tensors, direct=direct, timeout=timeout, interrupt=None)
 
     def _batches(
         self,
@@ -191,6 +233,10 @@ class Store:
         timeout: float | None,
         interrupt: Interrupt | None,
     ) -> dict[str, Any]:
+        if not isinstance(fields, Mapping):
+            raise ConfigError(
+                f"get_batches takes a dict of field to (keys, shape, dtype), not a {type(fields).__name__}"
+            )
         wanted = [_field(name, field) for name, field in fields.items()]
         batches = self._core.get_batches(wanted, delivery=delivery, timeout=timeout, interrupt=interrupt)
         return {
@@ -201,19 +247,33 @@ class Store:
     # ---- keys ---------------------------------------------------------------------------------------------------------------
 
     def contains(self, keys: Iterable[str], *, timeout: float | None = None) -> list[bool]:
-        """Which keys are there."""
+        """Which keys are there: one bool per key, in their order.
+
+        :raises TransferError: the engine could not tell for some keys
+        """
         return self._core.contains(keys, timeout=timeout, interrupt=None)
 
     def wait(self, keys: Iterable[str], timeout: float | None = None) -> None:
-        """Waits until all keys are there."""
+        """Waits until all keys are there.
+
+        :param timeout: seconds; 0: looks once
+        :raises Timeout: at least one key was not there in time; the message and ``failures`` name those that were missing
+        :raises Closed: also when the store is closed meanwhile
+        """
         self._core.wait(keys, timeout=timeout, interrupt=None)
 
     def remove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
-        """Removes keys; returns how many were there."""
+        """Removes keys; returns how many were there. Missing keys are fine, and a key that stands twice counts once.
+
+        :raises TransferError: the engine refused some keys; the others are gone
+        """
         return self._core.remove(keys, timeout=timeout, interrupt=None)
 
     def clear(self, *, timeout: float | None = None) -> int:
-        """Removes every key of the namespace; returns how many were there."""
+        """Removes every key of the namespace (without one: every key of the engine); returns how many were there.
+
+        :raises TransferError: the engine refused
+        """
         return self._core.clear(timeout=timeout)
 
     # ---- asyncio ------------------------------------------------------------------------------------------------------------
@@ -280,16 +340,41 @@ class Store:
     ) -> None:
         """``get_into`` for asyncio."""
         destinations = list(tensors)
-        await self._run(
-            lambda interrupt: self._core.get_into(
-                keys, destinations, direct=direct, timeout=timeout, interrupt=interrupt
+        with _marking_written(destinations):
+            await self._run(
+                lambda interrupt: self._core.get_into(
+                    keys, destinations, direct=direct, timeout=timeout, interrupt=interrupt
+                )
             )
-        )
-        _mark_written(destinations)
 
     async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
-        """``wait`` for asyncio."""
-        await self._run(lambda interrupt: self._core.wait(keys, timeout=timeout, interrupt=interrupt))
+        """``wait`` for asyncio. It holds no thread while it waits, so any number of tasks may wait at a time.
+
+        :raises Timeout: names the keys that are not there
+        """
+        # Refuses what is no list of keys or no timeout, as `wait` does.
+        keys = keys if isinstance(keys, str | bytes | bytearray | dict) else list(keys)
+        self._core.contains(keys, timeout=timeout, interrupt=None)
+        missing = list(keys)
+        until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else timeout)
+        pause = AWAIT_PAUSE_FIRST
+        while missing:
+            left = max(until - time.monotonic(), 0.0)
+            if left == 0:
+                # Says which keys are not there.
+                await self._run(partial(self._wait_now, missing))
+                return
+            there = await self._run(partial(self._contains_now, missing, left))
+            missing = [key for key, found in zip(missing, there, strict=True) if not found]
+            if missing:
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, AWAIT_PAUSE_LONGEST)
+
+    def _contains_now(self, keys: list[str], timeout: float, interrupt: Interrupt) -> list[bool]:
+        return self._core.contains(keys, timeout=timeout, interrupt=interrupt)
+
+    def _wait_now(self, keys: list[str], interrupt: Interrupt) -> None:
+        self._core.wait(keys, timeout=0.0, interrupt=interrupt)
 
     async def aremove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
         """``remove`` for asyncio."""
@@ -301,17 +386,28 @@ class Store:
     # ---- the store itself ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, float]:
-        """Counters since open: flat, numbers only, with the unit in the name."""
+        """Counters since open: flat, numbers only, with the unit in the name. Also answers after ``close``.
+
+        :raises Closed: in a forked child
+        """
         numbers = self._core.stats()
         numbers["log_records_dropped"] = log_records_dropped()
         return numbers
 
     def trim(self) -> int:
-        """Gives memory that nothing uses back to the system; returns how many bytes."""
+        """Gives memory that nothing uses back to the system; returns how many bytes. Later reads make new memory.
+
+        A refusal of memory that a read has met is forgotten, so that the next one asks again.
+
+        :raises Closed: after ``close``, and in a forked child
+        """
         return self._core.trim()
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Closes the store, waiting at most `timeout` seconds for running calls. Tensors that are alive stay valid.
+
+        Ends asyncio calls early. What still runs after `timeout` keeps its memory until the engine returns; the engine itself gets at
+        least half a second to close. 0 waits for no call.
 
         Does nothing where it is closed already, and in a forked child.
         """
@@ -387,12 +483,31 @@ def _jagged(parts: tuple[Any, Any, int, int]) -> Any:
     return jagged(*parts)
 
 
+@contextlib.contextmanager
+def _marking_written(tensors: list[Any]) -> Iterator[None]:
+    """Tells autograd that the tensors have changed; also where other keys failed, since what has come has been written."""
+    try:
+        yield
+    except BaseException:
+        # Whatever is wrong with the tensors, the error of the call is the one to tell.
+        with contextlib.suppress(Exception):
+            _mark_written(tensors)
+        raise
+    _mark_written(tensors)
+
+
 def _mark_written(tensors: list[Any]) -> None:
     try:
         from tensorlease.torch_values import written
     except ImportError:
         return
     written(tensors)
+
+
+def _flag(value: Any, argument: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ConfigError(f"{argument} is {value!r}; give True or False")
 
 
 def _size(value: Any, argument: str) -> int:
@@ -416,6 +531,6 @@ def _seconds(value: Any, argument: str) -> float:
 
 
 def _text(value: Any, argument: str) -> str:
-    if isinstance(value, str):
+    if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return value
-    raise ConfigError(f"{argument} is {value!r}; give a str")
+    raise ConfigError(f"{argument} is {value!r}; give a str that UTF-8 can hold")

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from tensorlease.errors import ConfigError
+from tensorlease.errors import ConfigError, Error
 
 
 def prepare(tensor: Any, name: str) -> Any:
     """A plain tensor of the same value: on the CPU, contiguous, detached. `name` says in errors which key it is of."""
+    try:
+        return _prepare(tensor, name)
+    except Error:
+        raise
+    except Exception as error:
+        # Subclasses and tensors inside torch's transforms may raise anything.
+        raise ConfigError(f"{name} is a tensor whose values can't be read: {error}; put a plain tensor") from error
+
+
+def _prepare(tensor: Any, name: str) -> Any:
     if tensor.is_nested:
         raise ConfigError(f"{name} is a nested tensor; put its rows under a key each: put(keys, list(tensor.unbind()))")
     if tensor.layout is not torch.strided:
@@ -30,7 +43,25 @@ def prepare(tensor: Any, name: str) -> Any:
         )
     if tensor.device.type != "cpu":
         raise ConfigError(f"{name} is on {tensor.device}; move it first: tensor.cpu()")
-    return _as_plain(tensor.detach()).resolve_conj().resolve_neg().contiguous()
+    plain = _as_plain(tensor.detach()).resolve_conj().resolve_neg()
+    _require_memory(plain, name)
+    return plain.contiguous()
+
+
+def _require_memory(tensor: Any, name: str) -> None:
+    """Refuses a tensor whose storage does not hold all of its elements: torch itself would read past it."""
+    if tensor.numel() == 0:
+        return
+    last = tensor.storage_offset() + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    needed = (last + 1) * tensor.element_size()
+    storage = tensor.untyped_storage()
+    if storage.nbytes() < needed or storage.data_ptr() == 0:
+        raise ConfigError(
+            f"{name} is a tensor whose storage has {storage.nbytes()} bytes where its shape needs {needed} (a resize_ that failed, or a storage "
+            "that was freed, as by FSDP, or a tensor of torch's transforms); put one whose memory is there"
+        )
 
 
 def bytes_of(tensor: Any) -> Any:
@@ -41,7 +72,23 @@ def bytes_of(tensor: Any) -> Any:
 def jagged(values: Any, offsets: Any, length_min: int, length_max: int) -> Any:
     """One nested tensor over `values`, without a copy."""
     # Without the lengths, padding would pad to the length of all rows together.
-    return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
+    with _quiet_first_import():
+        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
+
+
+@contextlib.contextmanager
+def _quiet_first_import() -> Iterator[None]:
+    """torch's first nested tensor imports its tracer, which then warns about a function that nobody here calls."""
+    logger = logging.getLogger("torch.fx._symbolic_trace")
+    logger.addFilter(_drop)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_drop)
+
+
+def _drop(_record: logging.LogRecord) -> bool:
+    return False
 
 
 def written(tensors: list[Any]) -> None:

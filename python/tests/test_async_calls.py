@@ -145,3 +145,27 @@ async def test_an_async_call_after_a_fork_says_so(store: tl.Store) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+async def test_waiting_tasks_hold_no_thread(store: tl.Store) -> None:
+    async def consumer(index: int) -> torch.Tensor:
+        await store.await_keys([f"k{index}"], timeout=20)
+        return (await store.aget([f"k{index}"]))[0]
+
+    async def producer(index: int) -> None:
+        await asyncio.sleep(0.02)
+        await store.aput([f"k{index}"], [torch.full((3,), float(index))])
+
+    waiting = [asyncio.create_task(consumer(index)) for index in range(40)]
+    await asyncio.gather(*[producer(index) for index in range(40)])
+    found = await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    assert [tensor[0].item() for tensor in found] == list(range(40))
+
+
+async def test_keys_that_do_not_come_are_named(store: tl.Store) -> None:
+    with pytest.raises(tl.Timeout, match="never"):
+        await store.await_keys(["never"], timeout=0.05)
+    with pytest.raises(tl.ConfigError):
+        await store.await_keys("never", timeout=0.05)
+    with pytest.raises(tl.ConfigError):
+        await store.await_keys(["never"], timeout=-1)

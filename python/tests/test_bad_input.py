@@ -172,9 +172,13 @@ def test_another_dtype_or_shape_than_stored_is_refused(store: tl.Store) -> None:
 
 
 def test_a_value_where_a_tensor_was_expected_and_the_reverse_are_refused(store: tl.Store) -> None:
-    metas = store.put(["value", "tensor"], [{"a": 1}, filled((4,))])
+    tensor = torch.arange(4.0)
+    metas = store.put(["value", "tensor"], [{"a": 1}, tensor])
     refused(tl.SizeMismatch, lambda: store.get(["value"], [(4,)], [F32]), "value")
-    refused(tl.SizeMismatch, lambda: store.get(["tensor"], None, [None]), "tensor")
+    (array,) = store.get(["tensor"], None, [None])
+    assert isinstance(array, np.ndarray)
+    assert array.tolist() == [0.0, 1.0, 2.0, 3.0]
+    del array
     refused(tl.SizeMismatch, lambda: store.get(["tensor"], None, [None], [metas[0]]), "tensor")
     refused(tl.SizeMismatch, lambda: store.get(["value"], None, [None], [{"packed_size": 1}]), "value")
 
@@ -185,6 +189,84 @@ def test_a_meta_that_put_did_not_return_is_refused(store: tl.Store, meta: Any) -
 
 
 # ---- tensors ----------------------------------------------------------------------------------------------------------------
+
+
+def shape_that_its_storage_does_not_hold() -> torch.Tensor:
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(40)
+    return tensor
+
+
+def freed_storage() -> torch.Tensor:
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("make", [shape_that_its_storage_does_not_hold, freed_storage])
+def test_a_tensor_whose_storage_does_not_hold_it_is_refused(store: tl.Store, make: Callable[[], torch.Tensor]) -> None:
+    tensor = make()
+    refused(tl.ConfigError, lambda: store.put(["some key"], [tensor]), "some key", "storage", "4000")
+    refused(tl.ConfigError, lambda: store.put(["some key"], [{"inside": tensor}]), "some key", "storage")
+    store.put(["a"], [torch.zeros(1000)])
+    refused(tl.ConfigError, lambda: store.get_into(["a"], [tensor]), "storage")
+
+
+def test_a_leased_tensor_whose_resize_failed_reaches_no_other_lease(store: tl.Store) -> None:
+    store.put(["a", "secret", "long"], [torch.zeros(10000), torch.full((10000,), 42.0), torch.ones(20000)])
+    tensor, secret = store.get(["a", "secret"], [(10000,)] * 2, F32, delivery="leased")
+    with pytest.raises(RuntimeError):
+        tensor.resize_(20000)
+    refused(tl.ConfigError, lambda: store.put(["leak"], [tensor]), "leak", "storage")
+    refused(tl.ConfigError, lambda: store.get_into(["long"], [tensor]), "storage")
+    assert secret.unique().tolist() == [42.0]
+    del secret
+
+
+def test_tensors_without_memory_of_their_own_are_refused(store: tl.Store) -> None:
+    functional = torch._to_functional_tensor(torch.ones(3))
+    refused(tl.ConfigError, lambda: store.put(["some key"], [functional]), "some key")
+
+    def inside(row: torch.Tensor) -> torch.Tensor:
+        refused(tl.ConfigError, lambda: store.put(["some key"], [row]), "some key")
+        return row
+
+    torch.func.vmap(inside)(torch.ones(2, 3))
+    refused(tl.ConfigError, lambda: store.put(["some key"], [torch.nn.UninitializedParameter()]), "some key")
+
+
+def test_integers_of_less_than_a_byte_are_refused(store: tl.Store) -> None:
+    tensor = torch.empty(4, dtype=torch.uint8).view(torch.uint4)
+    refused(tl.ConfigError, lambda: store.put(["some key"], [tensor]), "some key", "uint4")
+
+
+@pytest.mark.parametrize("timeout", ["5s", [1], 1j, 10**400], ids=str)
+def test_a_timeout_that_is_no_number_is_refused(store: tl.Store, timeout: Any) -> None:
+    refused(tl.ConfigError, lambda: store.get(["a"], timeout=timeout), "timeout")
+    refused(tl.ConfigError, lambda: store.wait(["a"], timeout), "timeout")
+
+
+def test_a_wait_that_ends_names_what_is_not_there(store: tl.Store) -> None:
+    store.put(["there"], [1])
+    error = refused(tl.Timeout, lambda: store.wait(["there", "some key"], 0.05), "some key")
+    assert [failure.key for failure in error.failures] == ["some key"]
+
+
+def test_fields_that_are_no_mapping_and_a_strict_that_is_no_bool_are_refused(store: tl.Store) -> None:
+    refused(tl.ConfigError, lambda: store.get_batches([("a", 1)]), "get_batches")  # type: ignore[arg-type]
+    refused(tl.ConfigError, lambda: tl.open(URL, strict="no"), "strict")  # type: ignore[arg-type]
+
+
+def test_a_wrong_dtype_is_told_what_is_there(store: tl.Store) -> None:
+    store.put(["some key"], [torch.zeros(3, dtype=torch.int64)])
+    refused(
+        tl.SizeMismatch,
+        lambda: store.get(["some key"], [(6,)], [F32]),
+        "some key",
+        "int64 (3)",
+        "float32 (6)",
+        "24 bytes",
+    )
 
 
 def test_non_contiguous_tensors_are_stored_by_value(store: tl.Store) -> None:
@@ -366,6 +448,7 @@ def test_every_call_on_a_closed_store_says_so() -> None:
         lambda: store.wait(["a"]),
         lambda: store.remove(["a"]),
         lambda: store.clear(),
+        lambda: store.trim(),
     ]
     for call in calls:
         refused(tl.Closed, call, "closed")
@@ -386,6 +469,8 @@ def test_use_after_a_fork_says_so(store: tl.Store) -> None:
                 lambda: store.put(["b"], [1]),
                 lambda: store.contains(["a"]),
                 lambda: store.remove(["a"]),
+                lambda: store.stats(),
+                lambda: store.trim(),
             ]
             for call in calls:
                 refused(tl.Closed, call, "fork")

@@ -269,5 +269,5 @@ def test_a_read_that_fails_gives_everything_back(store: tl.Store) -> None:
             store.get(keys, shapes, torch.float32, delivery="leased")
         assert_all_given_back(store)
     with pytest.raises(tl.SizeMismatch):
-        store.get(["a", "a"], [BIG, None], [torch.float32, None], delivery="leased")
+        store.get(["a", "b"], [BIG, None], [torch.float32, None], [None, {"packed_size": 1}], delivery="leased")
     assert_all_given_back(store)

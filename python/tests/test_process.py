@@ -97,6 +97,18 @@ def test_a_forked_child_reads_its_copy_and_gives_nothing_back(store: tl.Store) -
     assert_same(tensor, expected)
 
 
+def test_copies_stay_readable_in_a_child_that_the_arena_is_left_out_of() -> None:
+    expected = filled((1000, 100))
+    with tl.open(URL, max_bytes="16MiB", fork="exclude") as excluded:
+        excluded.put(["a", "small"], [expected, [1, 2]])
+        (tensor,) = excluded.get(["a"], delivery="copied")
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if tensor.numpy().tobytes() == expected.numpy().tobytes() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        del tensor
+
+
 def test_a_child_may_open_a_store_of_its_own(store: tl.Store) -> None:
     store.put(["a"], [filled((10,))])
     child = os.fork()

@@ -181,19 +181,23 @@ impl Core {
 
     /// Counts a fallback of `keys` values and warns once per kind. Under `strict` it is the caller's to refuse first.
     pub(crate) fn count_fallback(&self, kind: FallbackKind, keys: u64) {
+        self.counters.fallback_reads.add(keys);
+        self.count_reason(kind, keys);
+    }
+
+    /// The reason alone, of values whose fallback is counted already.
+    pub(crate) fn count_reason(&self, kind: FallbackKind, keys: u64) {
         let counter = match kind {
             FallbackKind::Budget => &self.counters.fallback_budget,
             FallbackKind::TooLarge => &self.counters.fallback_too_large,
             FallbackKind::SlabNotRegistered => &self.counters.fallback_slab_not_registered,
             FallbackKind::SlabNotMapped => &self.counters.fallback_slab_not_mapped,
             FallbackKind::BounceBusy => &self.counters.fallback_bounce_busy,
+            FallbackKind::CopyCache => &self.counters.fallback_copy_cache,
         };
         counter.add(keys);
-        self.counters.fallback_reads.add(keys);
-        if !self
-            .warnings
-            .once(kind, || format!("{keys} values are not leased: {}", kind.words()))
-        {
+        let text = || format!("{keys} values leave the fast path: {}", kind.words());
+        if !self.warnings.once(kind, text) {
             self.counters.warnings_suppressed.add(1);
         }
     }

@@ -5,6 +5,8 @@ use tensorlease_engine::{Fault, FaultKind};
 
 /// Keys named in a message; all of them are in the failures.
 const KEYS_NAMED_MAX: usize = 10;
+/// Reasons told apart in a message.
+const REASONS_TOLD_MAX: usize = 5;
 /// A longer key is cut in messages.
 const KEY_CHARACTERS_MAX: usize = 80;
 
@@ -46,6 +48,8 @@ pub enum FallbackKind {
     SlabNotMapped,
     /// No block of the bounce reserve came free in time.
     BounceBusy,
+    /// The recycled memory for copies is used up: they land in fresh memory.
+    CopyCache,
 }
 
 impl FallbackKind {
@@ -60,6 +64,7 @@ impl FallbackKind {
             }
             Self::SlabNotMapped => "the system gave no memory for another slab; lower max_bytes",
             Self::BounceBusy => "the bounce reserve is held by other transfers; raise bounce_bytes",
+            Self::CopyCache => "the recycled memory for copies is used up; raise copy_cache_bytes, or drop some values",
         }
     }
 }
@@ -223,6 +228,14 @@ pub enum QueryError {
     /// Not about the keys.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// `wait` ended before every key was there.
+    #[error("{message}")]
+    NotThere {
+        /// Names the keys and how long it waited.
+        message: String,
+        /// The keys that were not there.
+        failures: Vec<KeyFailure>,
+    },
     /// The engine could not answer for some keys.
     #[error("{message}")]
     Transfer {
@@ -265,13 +278,17 @@ pub(crate) fn read_error(failures: Vec<KeyFailure>) -> ReadError {
     }
     if of(FaultKind::Mismatch) {
         return ReadError::SizeMismatch {
-            message: message("another object than asked for", &failures),
+            message: led_by(FaultKind::Mismatch, "another object than asked for", &failures),
             failures,
         };
     }
     if of(FaultKind::NotFound) {
         return ReadError::KeyNotFound {
-            message: message("no such key", &failures),
+            message: led_by(
+                FaultKind::NotFound,
+                "not found; put it first, or wait() for it",
+                &failures,
+            ),
             failures,
         };
     }
@@ -279,6 +296,16 @@ pub(crate) fn read_error(failures: Vec<KeyFailure>) -> ReadError {
         message: message("reading failed", &failures),
         failures,
     }
+}
+
+/// The failures of one kind first, under their heading, then the others under theirs.
+fn led_by(kind: FaultKind, what: &str, failures: &[KeyFailure]) -> String {
+    let (these, others): (Vec<KeyFailure>, Vec<KeyFailure>) =
+        failures.iter().cloned().partition(|failure| failure.kind == kind);
+    if others.is_empty() {
+        return message(what, &these);
+    }
+    format!("{}; {}", message(what, &these), message("other failures", &others))
 }
 
 /// Sorts the failures of a put into its error.
@@ -291,7 +318,7 @@ pub(crate) fn write_error(failures: Vec<KeyFailure>) -> WriteError {
     }
     if failures.iter().any(|failure| failure.kind == FaultKind::Full) {
         return WriteError::StoreFull {
-            message: message("the store is full", &failures),
+            message: message("not stored", &failures),
             failures,
         };
     }
@@ -301,17 +328,36 @@ pub(crate) fn write_error(failures: Vec<KeyFailure>) -> WriteError {
     }
 }
 
-/// `what: key "a": why; key "b": why; and 3 more`.
+/// `what: key "a", "b" and 3 more: why; key "c": why else`. Keys that failed alike are told once.
 pub(crate) fn message(what: &str, failures: &[KeyFailure]) -> String {
-    let named = failures
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for failure in failures {
+        match reasons.iter().position(|(reason, _)| *reason == failure.message) {
+            Some(known) => reasons[known].1.push(&failure.key),
+            None if reasons.len() < REASONS_TOLD_MAX => reasons.push((&failure.message, vec![&failure.key])),
+            None => {}
+        }
+    }
+    let told: usize = reasons.iter().map(|(_, keys)| keys.len()).sum();
+    let told_apart = reasons
         .iter()
-        .take(KEYS_NAMED_MAX)
-        .map(|it| format!("key {}: {}", quoted(&it.key), it.message));
-    let mut text = format!("{what}: {}", named.collect::<Vec<_>>().join("; "));
-    if let Some(more) = failures.len().checked_sub(KEYS_NAMED_MAX).filter(|more| 0 < *more) {
-        text.push_str(&format!("; and {more} more"));
+        .map(|(reason, keys)| format!("{}: {reason}", listed(keys)));
+    let mut text = format!("{what}: {}", told_apart.collect::<Vec<_>>().join("; "));
+    if told < failures.len() {
+        text.push_str(&format!("; and {} more", failures.len() - told));
     }
     text
+}
+
+/// `key "a"`, `keys "a", "b" and 3 more`.
+fn listed(keys: &[&str]) -> String {
+    let named: Vec<String> = keys.iter().take(KEYS_NAMED_MAX).map(|key| quoted(key)).collect();
+    let word = if keys.len() == 1 { "key" } else { "keys" };
+    let more = match keys.len().saturating_sub(KEYS_NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{word} {}{more}", named.join(", "))
 }
 
 /// A key as messages show it: escaped, and cut where it is long.
@@ -350,11 +396,28 @@ mod tests {
         let failures: Vec<_> = (0..13)
             .map(|index| failure(&format!("k{index}"), FaultKind::NotFound))
             .collect();
-        let text = message("no such key", &failures);
+        let text = message("not found", &failures);
         assert!(
-            text.contains("\"k9\"") && !text.contains("\"k10\"") && text.ends_with("and 3 more"),
+            text.contains("\"k9\" and 3 more: because") && !text.contains("\"k10\""),
             "{text}"
         );
+        assert_eq!(text.matches("because").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn keys_that_failed_differently_are_told_apart() {
+        let mut failures: Vec<_> = (0..7)
+            .map(|index| failure(&format!("k{index}"), FaultKind::NotFound))
+            .collect();
+        for (index, failure) in failures.iter_mut().enumerate() {
+            failure.message = format!("reason {index}");
+        }
+        let text = message("failed", &failures);
+        assert!(
+            text.starts_with("failed: key \"k0\": reason 0; key \"k1\": reason 1"),
+            "{text}"
+        );
+        assert!(text.ends_with("; and 2 more"), "{text}");
     }
 
     #[test]

@@ -9,10 +9,12 @@ use crate::{
 use std::{error::Error, sync::Arc};
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
 use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
-use tensorlease_memory::{Pool, limits};
+use tensorlease_memory::{ForkPolicy, Pool, limits};
 
 /// What an embedded store holds by default, as a part of the machine's memory.
 const CAPACITY_PART: u64 = 4;
+/// First slab of the copy cache: a store that copies a few small values needs no more.
+const COPY_SLAB_BYTES_FIRST: u64 = 4 << 20;
 const EMBEDDED_OPTIONS: &str = "capacity, registration, faults";
 
 /// The engine that a URL names.
@@ -86,8 +88,14 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     let copies = options.copy_cache_bytes.unwrap_or(options.max_bytes / 2);
     let page = limits::page_bytes() as u64;
     let copies = Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
+    let slab_bytes_first = copies.slab_bytes_first.min(COPY_SLAB_BYTES_FIRST);
+    let copies = Budget {
+        slab_bytes_first,
+        ..copies
+    };
     let arena = Pool::new("arena", budget, options.fork);
-    let copies = Pool::new("copy cache", copies.without_bounce(), options.fork);
+    // Never left out of a child: copies are ordinary memory, as their users expect.
+    let copies = Pool::new("copy cache", copies.without_bounce(), ForkPolicy::Inherit);
     let core = Core::new(engine, options.clone(), url.to_owned(), arena, copies);
     first_slabs(&core)?;
     core.measure_costs();
@@ -123,12 +131,18 @@ fn budget(options: &Options, capabilities: &Capabilities) -> Result<Budget, Open
 
 /// Before anything is populated: a budget that the machine can't hold would end in the OOM killer, not in an error.
 fn check_memory(options: &Options) -> Result<(), OpenError> {
-    match limits::available_bytes() {
-        Some(available) if available < options.max_bytes => Err(config(format!(
-            "max_bytes={} is more than the {available} bytes that this machine (or its cgroup) has left; lower it",
-            options.max_bytes
+    let Some(available) = limits::available_bytes() else {
+        return Ok(());
+    };
+    let asked = [
+        ("max_bytes", options.max_bytes),
+        ("copy_cache_bytes", options.copy_cache_bytes.unwrap_or(0)),
+    ];
+    match asked.into_iter().find(|(_, bytes)| available < *bytes) {
+        Some((name, bytes)) => Err(config(format!(
+            "{name}={bytes} is more than the {available} bytes that this machine (or its cgroup) has left; lower it"
         ))),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

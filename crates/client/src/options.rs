@@ -117,7 +117,8 @@ impl Options {
         }
         if self.bounce_bytes.is_some_and(|bounce| bounce > self.max_bytes) {
             return config(format!(
-                "bounce_bytes is more than max_bytes={}; lower it",
+                "bounce_bytes={} is more than max_bytes={}; lower it",
+                self.bounce_bytes.unwrap_or(0),
                 self.max_bytes
             ));
         }

@@ -61,7 +61,9 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Re
         job.settle(finished);
         core.check_quarantine()?;
         if job.failed() {
-            return Err(read_error(job.failures()));
+            let failures = job.failures();
+            let failures = describe::name_mismatches(core, &job.items, failures, wait);
+            return Err(read_error(failures));
         }
         if job.finished() {
             break;

@@ -66,6 +66,8 @@ counters! {
     fallback_slab_not_mapped,
     /// Fallbacks because no bounce block came free in time.
     fallback_bounce_busy,
+    /// Copies that landed in fresh memory because the recycled memory was used up.
+    fallback_copy_cache,
     /// Writes that went from registered memory as they lay.
     in_place_writes,
     /// Writes through a staging block.

@@ -17,13 +17,15 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease_arena::{AcquireError, GRANULE_BYTES, SlabKind};
-use tensorlease_engine::{CloseError, Engine, Fault};
+use tensorlease_engine::{CloseError, Engine, Fault, FaultKind};
 use tensorlease_memory::{Buffer, Landing, into_whole_buffers};
 
 /// Bound of a close that names none, and of the close of a store that is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An engine gets at least this long to close, whatever its calls have used up.
 const CLOSE_ENGINE_MIN: Duration = Duration::from_millis(500);
+/// A close looks for an interrupt this often.
+const CLOSE_ENGINE_SLICE: Duration = Duration::from_millis(20);
 /// First pause of `wait` between two looks; doubles up to the longest.
 const WAIT_PAUSE_FIRST: Duration = Duration::from_micros(500);
 const WAIT_PAUSE_LONGEST: Duration = Duration::from_millis(20);
@@ -129,7 +131,7 @@ impl Store {
     /// Returns once every key is there.
     ///
     /// # Errors
-    /// [`CallError::Timeout`] past the deadline, [`QueryError`] when the engine can't say.
+    /// [`QueryError::NotThere`] past the deadline, with the keys; another [`QueryError`] when the engine can't say.
     pub fn wait(&self, keys: &[String], patience: Patience<'_>) -> Result<(), QueryError> {
         let core = self.core();
         let _entered = core.enter()?;
@@ -147,7 +149,7 @@ impl Store {
             if core.is_closed() {
                 return Err(CallError::Closed.into());
             }
-            wait.sleep(pause)?;
+            wait.sleep(pause).map_err(|error| not_there(error, &missing))?;
             pause = (pause * 2).min(WAIT_PAUSE_LONGEST);
         }
     }
@@ -245,7 +247,7 @@ impl Store {
         if core.forked() {
             return Err(CallError::Forked);
         }
-        core.close(patience.deadline.unwrap_or_else(|| Instant::now() + CLOSE_TIMEOUT));
+        core.close(patience.bounded(CLOSE_TIMEOUT));
         Ok(())
     }
 
@@ -253,6 +255,12 @@ impl Store {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.core().is_closed()
+    }
+
+    /// Is this process a child of the one that opened it? Then every call is refused.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.core().forked()
     }
 
     /// As it was opened.
@@ -301,6 +309,25 @@ impl Store {
     }
 }
 
+/// A wait that is over names what it waited for.
+fn not_there(error: CallError, missing: &[String]) -> QueryError {
+    let CallError::Timeout { waited_ms } = error else {
+        return error.into();
+    };
+    let absent = || {
+        Fault::new(
+            FaultKind::NotFound,
+            0,
+            "nobody has put it; see whether its writer runs, or raise timeout",
+        )
+    };
+    let failures: Vec<KeyFailure> = missing.iter().map(|key| KeyFailure::new(key, absent())).collect();
+    QueryError::NotThere {
+        message: message(&format!("not there within {waited_ms} ms"), &failures),
+        failures,
+    }
+}
+
 fn exhausted(core: &Core, asked: u64, kind: crate::FallbackKind, error: &AcquireError) -> ReadError {
     let usage = core.arena.usage();
     ReadError::ArenaExhausted {
@@ -328,16 +355,19 @@ impl Core {
     }
 
     /// Requirement A13: the pool first, then the engine.
-    fn close(&self, deadline: Instant) {
+    fn close(&self, wait: Wait<'_>) {
         if !self.set_closed() {
             return;
         }
-        while 0 < self.calls_running() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
+        // A deadline or an interrupt ends the waiting, never the closing.
+        while 0 < self.calls_running() && wait.sleep(Duration::from_millis(1)).is_ok() {}
         self.arena.close();
         self.copies.close();
-        if self.readers.close(deadline) {
+        let mut ended = self.readers.close(Instant::now());
+        while !ended && wait.sleep(Duration::from_millis(1)).is_ok() {
+            ended = self.readers.close(Instant::now());
+        }
+        if ended {
             let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();
             for (addr, len) in registered {
                 self.unregister_slab(tensorlease_memory::Region { addr, len });
@@ -345,11 +375,11 @@ impl Core {
         } else {
             // Memory of a running transfer stays registered: closing the engine ends that too.
             log::warn!(
-                "closing while {} calls on the engine still run; their memory is kept until they return",
-                self.calls_running()
+                "closing while calls on the {} engine still run; their memory is kept until they return",
+                self.capabilities.name
             );
         }
-        match self.close_engine(deadline) {
+        match self.close_engine(&wait) {
             Some(Ok(())) => self.end_quarantine(),
             // Whether transfers still write is unknown: what is quarantined stays so.
             Some(Err(error)) => log::warn!("{}", open::chain(&error)),
@@ -361,7 +391,7 @@ impl Core {
     }
 
     /// An engine may wait for calls that hang: its close gets a thread of its own, and this call its bound.
-    fn close_engine(&self, deadline: Instant) -> Option<Result<(), CloseError>> {
+    fn close_engine(&self, wait: &Wait<'_>) -> Option<Result<(), CloseError>> {
         let (sender, receiver) = mpsc::channel();
         let engine = Arc::clone(&self.engine);
         let close = move || {
@@ -378,8 +408,17 @@ impl Core {
             .name("tensorlease-close".to_owned())
             .spawn(close)
             .ok()?;
-        let left = deadline.saturating_duration_since(Instant::now()).max(CLOSE_ENGINE_MIN);
-        receiver.recv_timeout(left).ok()
+        let at_least = Instant::now() + CLOSE_ENGINE_MIN;
+        loop {
+            match receiver.recv_timeout(CLOSE_ENGINE_SLICE) {
+                Ok(result) => return Some(result),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(mpsc::RecvTimeoutError::Timeout) if at_least < Instant::now() && wait.slice().is_err() => {
+                    return None;
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 
@@ -395,6 +434,6 @@ impl Drop for Handle {
             std::mem::forget(Arc::clone(&self.core));
             return;
         }
-        self.core.close(Instant::now() + CLOSE_TIMEOUT);
+        self.core.close(Patience::default().bounded(CLOSE_TIMEOUT));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
     let mut failures = Vec::new();
     let (mut tries, mut divisor) = (0, 1);
     while !objects.is_empty() {
-        let calls = plan::cut(core, std::mem::take(&mut objects), divisor)?;
+        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), divisor)?;
         let mut passing = Vec::new();
         for Written { object, result } in calls::run::<WriteCall>(core, calls, &wait)? {
             let Err(fault) = result else { continue };
@@ -51,15 +51,16 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
                 _ => failures.push(failure),
             }
         }
-        if core.options.retries <= tries && !objects.is_empty() {
+        if !objects.is_empty() && core.options.retries <= tries {
             failures.extend(passing);
-            break;
+            objects.clear();
         }
         if !objects.is_empty() {
             core.counters.retries.add(objects.len() as u64);
             wait.sleep(backoff(tries))?;
             tries += 1;
         }
+        objects.extend(later);
     }
     core.counters.written_keys.add(keys - failures.len() as u64);
     if !failures.is_empty() {

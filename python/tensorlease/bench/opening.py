@@ -23,10 +23,15 @@ def require_feasible(engine: str, cases: list[tuple[Workload, int]], readers: in
     tl.open(engine, max_bytes=_TRIAL_BYTES, readers=readers).close()
 
 
-def open_for(engine: str, workload: Workload, max_bytes: int, readers: int) -> tl.Store:
-    """A store for one workload; an embedded engine without a capacity of its own gets one that the workload fits."""
+def open_for(engine: str, workload: Workload, max_bytes: int, readers: int, *, copies_fit: bool = False) -> tl.Store:
+    """A store for one workload; an embedded engine without a capacity of its own gets one that the workload fits.
+
+    `copies_fit`: the recycled memory for copies holds the workload too, so that what is measured as copied is all copies.
+    """
     _require_room(workload, max_bytes)
-    return tl.open(engine_for(engine, workload.size_bytes), max_bytes=max_bytes, readers=readers)
+    copy_cache_bytes = round(workload.size_bytes * _CAPACITY_FACTOR) if copies_fit else None
+    url = engine_for(engine, workload.size_bytes)
+    return tl.open(url, max_bytes=max_bytes, readers=readers, copy_cache_bytes=copy_cache_bytes)
 
 
 def _require_room(workload: Workload, max_bytes: int) -> None:
@@ -55,7 +60,7 @@ def needed_bytes(workload: Workload, max_bytes: int) -> int:
     size = workload.size_bytes
     arena = min(max_bytes, 9 * size // 4 + max_bytes // 8)
     store = round(size * _CAPACITY_FACTOR)
-    return max(store + arena + size + min(size, max_bytes // 2), 2 * YARDSTICK_BYTES)
+    return max(store + arena + 2 * size, 2 * YARDSTICK_BYTES)
 
 
 def default_max_bytes(workloads: list[Workload]) -> int:

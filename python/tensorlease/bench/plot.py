@@ -28,8 +28,10 @@ INK = "#222222"
 QUIET = "#6b6b6b"
 
 
-def require_matplotlib() -> None:
-    """A ConfigError before a long run, instead of an ImportError after it."""
+def require_plottable(path: Path) -> None:
+    """A ConfigError before a long run, instead of another error after it."""
+    if path.suffix.lower() != ".png":
+        raise tl.ConfigError(f"the chart {path} is no PNG file; give a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
         raise tl.ConfigError(
             "a chart needs matplotlib, which is not installed: pip install matplotlib, or leave the chart out"
@@ -38,7 +40,7 @@ def require_matplotlib() -> None:
 
 def plot_reads(report: Report, path: Path) -> None:
     """Bars of GiB/s, a group per shape; the label says how many times as fast as register-per-call."""
-    require_matplotlib()
+    require_plottable(path)
     from matplotlib.figure import Figure
 
     shapes = list(dict.fromkeys(row["shape"] for row in report["rows"]))

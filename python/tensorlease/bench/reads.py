@@ -65,7 +65,7 @@ def _run_shape(settings: ReadsSettings, workload: Workload, report: Report, prog
     rng = random.Random(f"{settings.seed}/{workload.name}")
     try:
         column = Column(workload, settings.seed)
-        with open_for(settings.engine, workload, settings.max_bytes, settings.readers) as store:
+        with open_for(settings.engine, workload, settings.max_bytes, settings.readers, copies_fit=True) as store:
             column.put(store)
             reads = {mode: read_of(mode, store, column) for mode in settings.modes}
             for _ in range(settings.repetitions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorlease.bench.plot import COLOURS, INK, QUIET, require_matplotlib
+from tensorlease.bench.plot import COLOURS, INK, QUIET, require_plottable
 from tensorlease.bench.report import count
 from tensorlease.bench.sizes import format_bytes
 from tensorlease.demo.compare import Comparison
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def plot_comparison(comparison: Comparison, subtitle: str, path: Path) -> None:
     """Writes a PNG."""
-    require_matplotlib()
+    require_plottable(path)
     from matplotlib.figure import Figure
 
     costs = comparison.costs

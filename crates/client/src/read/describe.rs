@@ -1,5 +1,6 @@
 //! Asking the engine what it holds.
 
+use super::items::Items;
 use crate::{
     CallError, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
     blocking::call_engine,
@@ -10,7 +11,7 @@ use crate::{
     spec::{from_tag, packed_empty_tag},
     store::Described,
 };
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo};
 
 /// Does any item leave it to the engine what it is?
@@ -139,4 +140,46 @@ pub(super) fn infos(
     wait: &Wait<'_>,
 ) -> Result<Vec<Result<Option<ObjectInfo>, Fault>>, CallError> {
     call_engine(core, keys, wait, |engine, keys| engine.describe_batch(keys))
+}
+
+/// A wrong dtype or shape in words, where the engine can tell: what is there, what was asked.
+pub(super) fn name_mismatches(
+    core: &Arc<Core>,
+    items: &Items,
+    mut failures: Vec<KeyFailure>,
+    wait: &Wait<'_>,
+) -> Vec<KeyFailure> {
+    let wrong = |failure: &&mut KeyFailure| failure.kind == FaultKind::Mismatch;
+    let keys: Vec<String> = failures.iter_mut().filter(wrong).map(|it| it.key.clone()).collect();
+    if keys.is_empty() || !items.tagged {
+        return failures;
+    }
+    // The read has failed already: when this look fails as well, the first error stands as it is.
+    let Ok(found) = found(core, &keys, wait) else {
+        return failures;
+    };
+    let positions: HashMap<&str, usize> = (0..items.len()).map(|item| (items.name(item), item)).collect();
+    for (failure, found) in failures.iter_mut().filter(wrong).zip(found) {
+        let Some(&item) = positions.get(failure.key.as_str()) else {
+            continue;
+        };
+        if let Ok(Some(found)) = found
+            && found.kind != items.items[item].kind
+        {
+            let (there, asked) = (
+                words(&found.kind, found.bytes),
+                words(&items.items[item].kind, items.items[item].len),
+            );
+            failure.message = format!("holds {there}, asked for {asked}; ask for what it holds");
+        }
+    }
+    failures
+}
+
+/// `a tensor float32 (3, 4) of 48 bytes`.
+pub(super) fn words(kind: &ObjectKind, bytes: u64) -> String {
+    match kind {
+        ObjectKind::Tensor(spec) => format!("a tensor {} of {bytes} bytes", spec.words()),
+        ObjectKind::Packed => format!("a value that is no tensor, of {bytes} bytes"),
+    }
 }

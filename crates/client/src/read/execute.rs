@@ -5,6 +5,7 @@ use super::{
     items::{Items, ZERO_MARKER},
 };
 use crate::{
+    FallbackKind,
     calls::{EngineCall, Gate},
     core::Core,
 };
@@ -14,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease_arena::{
-    Destination, SlabId, SlabKind,
+    AcquireError, Destination, SlabId, SlabKind,
     plan::{cut_groups, merge_regions},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
@@ -276,12 +277,27 @@ impl Core {
             let Some(refused) = acquired.refused else {
                 return Ok(acquired.blocks.pop().expect("not refused, so there is a block"));
             };
-            if BOUNCE_WAIT_MAX <= start.elapsed() || refused.kind != crate::FallbackKind::Budget {
-                self.count_fallback(crate::FallbackKind::BounceBusy, 1);
-                let message = format!("no staging block: {}", refused.error);
-                return Err(Fault::new(FaultKind::NoHandle, 0, message));
+            // What hangs or is quarantined in the reserve must not stop everybody else while the arena has room.
+            if let Some(block) = self.acquire(SlabKind::Lease, &[(bytes, 1)]).blocks.pop() {
+                self.count_reason(FallbackKind::BounceBusy, 1);
+                return Ok(block);
+            }
+            // Waiting helps against other transfers, not against memory in quarantine.
+            let hopeless = refused.kind != FallbackKind::Budget || 0 < self.quarantined_bytes();
+            if hopeless || BOUNCE_WAIT_MAX <= start.elapsed() {
+                self.count_reason(FallbackKind::BounceBusy, 1);
+                return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused.error)));
             }
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn no_staging(&self, error: &AcquireError) -> String {
+        match self.quarantined_bytes() {
+            0 => format!("no staging block: {error}"),
+            held => format!(
+                "no staging block: {held} bytes are quarantined because transfers that failed may still use them; close this store and open a new one"
+            ),
         }
     }
 }

@@ -408,18 +408,19 @@ fn check_described(core: &Arc<Core>, items: &Items, which: &[usize], wait: &Wait
             Err(fault) => fault,
             Ok(None) => Fault::new(FaultKind::NotFound, 0, "there is no such object"),
             Ok(Some(info)) if info.len != len.max(ZERO_MARKER.len() as u64) || info.tag.as_ref() != items.tag(item) => {
-                let message = format!("{len} bytes were expected; the object has another dtype or shape");
-                Fault::new(FaultKind::Mismatch, 0, message)
+                let asked = super::describe::words(&items.items[item].kind, len);
+                Fault::new(FaultKind::Mismatch, 0, format!("holds another object than {asked}"))
             }
             Ok(Some(_)) => continue,
         };
         failures.push(KeyFailure::new(items.name(item), fault));
     }
     if failures.is_empty() {
-        Ok(())
-    } else {
-        Err(read_error(failures))
+        return Ok(());
     }
+    Err(read_error(super::describe::name_mismatches(
+        core, items, failures, wait,
+    )))
 }
 
 /// Requirement B13: the same key twice is fetched once. Asked for as two different things it is a mistake.

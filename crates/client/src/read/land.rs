@@ -113,6 +113,7 @@ impl Job<'_> {
             .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
         let blocks = self.core.copy_blocks(&self.wanted(&recycled));
         fresh.extend_from_slice(&recycled[blocks.len()..]);
+        self.past_the_copy_cache(recycled.len() - blocks.len())?;
         for (unit, block) in iter::zip(recycled, blocks) {
             let how = self
                 .how_copied(block.len() as u64)
@@ -133,6 +134,24 @@ impl Job<'_> {
             self.put(unit, Landing::Heap(HeapBytes::new(len)), how, false);
         }
         self.land_fresh(&large)
+    }
+
+    /// `units` copies find no recycled memory: a fallback of its own where copies were asked for.
+    fn past_the_copy_cache(&self, units: usize) -> Result<(), ReadError> {
+        if units == 0 {
+            return Ok(());
+        }
+        let kind = FallbackKind::CopyCache;
+        if self.delivery != Delivery::Copied {
+            self.core.count_reason(kind, units as u64);
+            return Ok(());
+        }
+        if self.core.options.strict {
+            let message = format!("strict=True and {}", kind.words());
+            return Err(ReadError::Fallback { kind, message });
+        }
+        self.core.count_fallback(kind, units as u64);
+        Ok(())
     }
 
     /// How a copy of `len` bytes is made; `None` where it can't be made in rounds.

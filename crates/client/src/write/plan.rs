@@ -4,20 +4,25 @@ use super::{
     Object,
     execute::{Staging, WriteCall},
 };
-use crate::{FallbackKind, Segment, WriteError, core::Core};
+use crate::{FallbackKind, Segment, WriteError, core::Core, growth::Refused};
 use tensorlease_arena::{
     GRANULE_BYTES, SlabKind,
     plan::{GroupLimits, cut_groups},
 };
 use tensorlease_engine::Registration;
+use tensorlease_memory::InFlight;
 
 /// A call that moves less than this does not gain from being cut for more readers.
 const CALL_BYTES_MIN: u64 = 8 << 20;
 /// Calls per reader: enough that readers which finish early find more.
 const CALLS_PER_READER: u64 = 4;
 
-/// The engine calls for `objects`.
-pub(super) fn cut(core: &Core, objects: Vec<Object>, divisor: u64) -> Result<Vec<WriteCall>, WriteError> {
+/// The engine calls for `objects`, at least one, and the objects that must wait until those calls have ended.
+pub(super) fn cut(
+    core: &Core,
+    objects: Vec<Object>,
+    divisor: u64,
+) -> Result<(Vec<WriteCall>, Vec<Object>), WriteError> {
     let registers = core.capabilities.registration == Registration::Required;
     let (as_they_lie, staged): (Vec<Object>, Vec<Object>) = objects
         .into_iter()
@@ -33,10 +38,16 @@ pub(super) fn cut(core: &Core, objects: Vec<Object>, divisor: u64) -> Result<Vec
     let bytes_max = per_call.max(CALL_BYTES_MIN);
     let mut calls = grouped(core, as_they_lie, bytes_max / divisor, || Staging::None);
     calls.extend(grouped(core, small, round / divisor, || Staging::Bounce));
+    let mut later = Vec::new();
     for object in large {
-        calls.push(alone(core, object)?);
+        match own_block(core, &object) {
+            Ok(block) => calls.push(staged_alone(core, object, block)),
+            // The blocks of this very put may be what is in the way: those objects go when the others have gone.
+            Err(_) if !calls.is_empty() => later.push(object),
+            Err(refused) => calls.push(registered_alone(core, object, &refused)?),
+        }
     }
-    Ok(calls)
+    Ok((calls, later))
 }
 
 /// Does every segment lie in live blocks of the arena? Then it is registered already.
@@ -64,19 +75,32 @@ fn grouped(core: &Core, objects: Vec<Object>, bytes_max: u64, staging: impl Fn()
     ranges.iter().map(std::ops::Range::len).map(&mut call).collect()
 }
 
-/// An object larger than one round of the bounce reserve gets a block of its own, or is registered for its call.
-fn alone(core: &Core, object: Object) -> Result<WriteCall, WriteError> {
+/// Staging for an object that is larger than one round of the bounce reserve.
+fn own_block(core: &Core, object: &Object) -> Result<InFlight, Refused> {
     let mut acquired = core.acquire(SlabKind::Lease, &[(object.len, GRANULE_BYTES)]);
-    let Some(refused) = acquired.refused else {
-        core.counters.staged_writes.add(1);
-        let block = acquired.blocks.pop().expect("not refused, so there is a block");
-        return Ok(WriteCall {
-            objects: vec![object],
-            staging: Staging::Block(block),
-        });
-    };
+    match acquired.refused {
+        None => Ok(acquired.blocks.pop().expect("not refused, so there is a block")),
+        Some(refused) => Err(refused),
+    }
+}
+
+fn staged_alone(core: &Core, object: Object, block: InFlight) -> WriteCall {
+    core.counters.staged_writes.add(1);
+    WriteCall {
+        objects: vec![object],
+        staging: Staging::Block(block),
+    }
+}
+
+/// No block for it: its own memory is registered for its call.
+fn registered_alone(core: &Core, object: Object, refused: &Refused) -> Result<WriteCall, WriteError> {
     if core.options.strict {
-        let message = format!("strict=True and {}: {}", refused.kind.words(), refused.error);
+        let key = crate::error::quoted(&object.key[core.options.namespace.len()..]);
+        let message = format!(
+            "strict=True, key {key}, and {}: {}",
+            refused.kind.words(),
+            refused.error
+        );
         return Err(WriteError::Fallback {
             kind: refused.kind,
             message,

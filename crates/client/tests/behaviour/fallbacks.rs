@@ -1,6 +1,8 @@
 //! What is read another way than asked: counted, collected, as cheap as it can be.
 
-use crate::support::{Claims, KIB, MIB, Rig, assert_idle, budget, free_engine, pattern, spec, stat, stored};
+use crate::support::{
+    Claims, KIB, MIB, Rig, assert_idle, budget, every_engine, free_engine, pattern, spec, stat, stored,
+};
 use std::{sync::Arc, time::Duration};
 use tensorlease::{
     DType, Delivery, FallbackKind, Options, Patience, ReadError, ReadItem,
@@ -217,4 +219,42 @@ fn register_per_call_is_one_registration_per_dtype_and_batch_of_400() {
     calls.sort_unstable();
     assert_eq!(calls, [1, 400]);
     assert_eq!(stat(&rig.store, "register_calls_per_read"), 2);
+}
+
+#[test]
+fn copies_past_their_recycled_memory_are_a_counted_fallback_and_an_error_under_strict() {
+    for (name, engine) in every_engine() {
+        let options = Options {
+            copy_cache_bytes: Some(4 * MIB),
+            ..budget(32 * MIB)
+        };
+        let rig = Rig::new(engine, &options);
+        let lens = vec![MIB; 10];
+        rig.fill(&lens);
+        let read = rig.read(&lens, Delivery::Copied).unwrap();
+        assert_eq!(stat(&rig.store, "fallback_copy_cache"), 6, "{name}");
+        assert_eq!(stat(&rig.store, "fallback_reads"), 6, "{name}");
+        drop(read);
+        assert_idle(&rig.store);
+    }
+    let options = Options {
+        copy_cache_bytes: Some(4 * MIB),
+        strict: true,
+        ..budget(32 * MIB)
+    };
+    let rig = Rig::registering(free_engine(), &options);
+    let lens = vec![MIB; 10];
+    rig.fill(&lens);
+    let error = rig.read(&lens, Delivery::Copied).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ReadError::Fallback {
+                kind: FallbackKind::CopyCache,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(rig.read(&lens[..4], Delivery::Copied).is_ok());
 }

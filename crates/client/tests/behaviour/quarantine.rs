@@ -194,20 +194,31 @@ fn a_quarantine_past_its_bound_says_what_to_do() {
 }
 
 #[test]
-fn a_bounce_reserve_in_quarantine_ends_copied_reads_with_an_error_and_leased_ones_go_on() {
+fn a_bounce_reserve_in_quarantine_leaves_staging_to_the_arena_until_that_is_full_too() {
     let engine = LateWriting::new(free_engine(), Duration::from_millis(1), Choice::keys(["k0"]));
     let rig = Rig::registering(Arc::new(engine), &budget(16 * MIB));
     let values = rig.fill(&[7 * MIB / 2, MIB]);
+    let error = rig.read(&[7 * MIB / 2], Delivery::Copied).unwrap_err();
+    assert!(matches!(error, ReadError::Transfer { .. }), "{error:?}");
+    assert_eq!(
+        stat(&rig.store, "quarantined_bytes"),
+        14 * MIB,
+        "four tries, each in memory of its own"
+    );
+    assert!(0 < stat(&rig.store, "fallback_bounce_busy"));
     let error = rig.read(&[7 * MIB / 2], Delivery::Copied).unwrap_err();
     let ReadError::Transfer { message, failures } = error else {
         panic!("{error:?}")
     };
     assert_eq!(failures[0].kind, FaultKind::NoHandle);
-    assert!(message.contains("no staging block"), "{message}");
-    assert!(0 < stat(&rig.store, "fallback_bounce_busy"));
-    let items = vec![tensor_item("k1", MIB)];
-    let read = rig.read_items(items, Delivery::Leased, Patience::default()).unwrap();
-    assert!(read[0][..] == values[1][..]);
+    for part in ["no staging block", "quarantined", "open a new one"] {
+        assert!(message.contains(part), "{part:?} in {message}");
+    }
+    for delivery in [Delivery::Leased, Delivery::Copied] {
+        let items = vec![tensor_item("k1", MIB)];
+        let read = rig.read_items(items, delivery, Patience::default()).unwrap();
+        assert!(read[0][..] == values[1][..]);
+    }
 }
 
 #[test]

@@ -316,3 +316,16 @@ fn writers_of_many_threads_share_the_bounce_reserve() {
     assert!(stat(&rig.store, "arena_bytes") <= 16 * MIB);
     assert_idle(&rig.store);
 }
+
+#[test]
+fn large_values_of_one_put_wait_for_each_other_instead_of_falling_back() {
+    let options = Options {
+        strict: true,
+        ..budget(4 * MIB)
+    };
+    let rig = Rig::registering(free_engine(), &options);
+    let values = rig.fill(&[MIB; 6]);
+    assert_eq!(stat(&rig.store, "fallback_writes"), 0);
+    let read = rig.read(&[MIB], Delivery::Leased).unwrap();
+    assert_eq!(read[0].as_slice(), values[0].as_slice());
+}
