@@ -86,10 +86,10 @@ impl CoreStore {
         keys: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
         allow_pickle: bool,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let waiting = Waiting::new(py, timeout.as_ref(), interrupt)?;
+        let waiting = Waiting::new(py, timeout, interrupt)?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
@@ -118,11 +118,11 @@ impl CoreStore {
         dtypes: Option<&Bound<'py, PyAny>>,
         custom_backend_meta: Option<&Bound<'py, PyAny>>,
         delivery: Option<&str>,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         allow_pickle: bool,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let waiting = Waiting::new(py, timeout.as_ref(), interrupt)?;
+        let waiting = Waiting::new(py, timeout, interrupt)?;
         let delivery = delivery_of(py, delivery)?;
         let keys = list_of(keys, "keys")?;
         let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
@@ -143,10 +143,10 @@ impl CoreStore {
         py: Python<'py>,
         fields: &Bound<'py, PyList>,
         delivery: Option<&str>,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let waiting = Waiting::new(py, timeout.as_ref(), interrupt)?;
+        let waiting = Waiting::new(py, timeout, interrupt)?;
         let mut request = ReadRequest {
             delivery: delivery_of(py, delivery)?,
             ..ReadRequest::default()
@@ -173,10 +173,10 @@ impl CoreStore {
         keys: &Bound<'py, PyAny>,
         tensors: &Bound<'py, PyAny>,
         direct: bool,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
-        let waiting = Waiting::new(py, timeout.as_ref(), interrupt)?;
+        let waiting = Waiting::new(py, timeout, interrupt)?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let tensors = list_of(tensors, "tensors")?;
         same_length(py, keys.len(), &tensors, "tensors")?;
@@ -228,11 +228,11 @@ impl CoreStore {
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Vec<bool>> {
         let keys = keys_of(&list_of(keys, "keys")?)?;
-        Waiting::new(py, timeout.as_ref(), interrupt)?.run(py, |patience| self.store.contains(&keys, patience))
+        Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.contains(&keys, patience))
     }
 
     /// Waits until all keys exist.
@@ -241,11 +241,11 @@ impl CoreStore {
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
         let keys = keys_of(&list_of(keys, "keys")?)?;
-        Waiting::new(py, timeout.as_ref(), interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
+        Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
     }
 
     /// Removes objects; returns how many there were.
@@ -254,17 +254,17 @@ impl CoreStore {
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
-        timeout: Option<Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<u64> {
         let keys = keys_of(&list_of(keys, "keys")?)?;
-        Waiting::new(py, timeout.as_ref(), interrupt)?.run(py, |patience| self.store.remove(&keys, patience))
+        Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.remove(&keys, patience))
     }
 
     /// Removes the whole namespace; returns how many objects there were.
     #[pyo3(signature = (*, timeout))]
-    fn clear(&self, py: Python<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<u64> {
-        Waiting::new(py, timeout.as_ref(), None)?.run(py, |patience| self.store.clear(patience))
+    fn clear(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        Waiting::new(py, timeout, None)?.run(py, |patience| self.store.clear(patience))
     }
 
     /// Counters: whole numbers as int, seconds and ratios as float.
@@ -302,8 +302,8 @@ impl CoreStore {
 
     /// Closes the store, waiting at most `timeout` seconds for running calls.
     #[pyo3(signature = (*, timeout))]
-    fn close(&self, py: Python<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
-        Waiting::new(py, timeout.as_ref(), None)?.run(py, |patience| self.store.close(patience))
+    fn close(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        Waiting::new(py, timeout, None)?.run(py, |patience| self.store.close(patience))
     }
 
     /// Is it closed?
