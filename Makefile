@@ -65,8 +65,8 @@ bench: build
 
 # Makes README.md's table and its chart those of the last `make bench`.
 figures: $(PACKAGE_STAMP)
-	cp $(BENCH_OUT)/reads-pinned.json docs/benchmarks.json
-	cp $(BENCH_OUT)/reads-pinned.png docs/benchmarks.png
+	mkdir -p docs/benchmarks
+	cp $(BENCH_OUT)/*.json $(BENCH_OUT)/reads-pinned.png docs/benchmarks/
 	$(BIN)/python scripts/figures.py
 
 # ---- test -----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills the table of figures in README.md from docs/benchmarks.json, which `tensorlease bench reads --json` wrote.
+"""Fills the table of figures in README.md from the reports docs/benchmarks/reads-pinned*.json of `tensorlease bench reads --json`.
 
 Usage: scripts/figures.py [--check]. With --check nothing is written; exit status 1 when README.md is out of date.
 """
@@ -59,14 +59,22 @@ def filled(readme: str, report: dict[str, Any]) -> str:
     return BLOCK.sub(lambda block: f"{block.group(1)}{table(report)}\n{block.group(2)}", readme)
 
 
+def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """One report with the rows of all: shapes may have been measured in runs of their own."""
+    if not reports:
+        sys.exit("docs/benchmarks has no reads-pinned*.json; run `make bench` and `make figures`")
+    return {**reports[0], "rows": [row for report in reports for row in report["rows"]]}
+
+
 def main(arguments: list[str]) -> int:
-    report = json.loads((ROOT / "docs/benchmarks.json").read_text(encoding="utf-8"))
+    paths = sorted((ROOT / "docs/benchmarks").glob("reads-pinned*.json"))
+    report = merged([json.loads(path.read_text(encoding="utf-8")) for path in paths])
     path = ROOT / "README.md"
     before = path.read_text(encoding="utf-8")
     after = filled(before, report)
     if "--check" in arguments:
         if after != before:
-            print("README.md: the figures are not those of docs/benchmarks.json; run scripts/figures.py")
+            print("README.md: the figures are not those of docs/benchmarks; run scripts/figures.py")
         return int(after != before)
     path.write_text(after, encoding="utf-8")
     return 0

@@ -38,3 +38,10 @@ def test_the_block_is_filled_and_the_rest_stays() -> None:
 def test_a_document_without_the_block_is_refused() -> None:
     with pytest.raises(SystemExit, match="has no block"):
         figures.filled("# Title\n", REPORT)
+
+
+def test_rows_of_several_reports_make_one_table() -> None:
+    other = REPORT | {"rows": [row("leased", 300.0, 7.0, 0) | {"shape": "4096x1MiB"}]}
+    assert "| 4096x1MiB | - | 300.0 | 7.0x | 0 | 3.00 |" in figures.table(figures.merged([REPORT, other]))
+    with pytest.raises(SystemExit, match="make bench"):
+        figures.merged([])

@@ -47,6 +47,7 @@ impl Core {
         source.populate().ok()?;
         let start = Instant::now();
         let fresh = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+        fresh.prefault(0..PROBE_BYTES);
         copy(
             source.source(0..PROBE_BYTES),
             &fresh.target(0..PROBE_BYTES),

@@ -52,7 +52,10 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
     } = group;
     let items = &*items;
     let results = match how {
-        How::Direct => direct(core, items, &transfers),
+        How::Direct => {
+            transfers.iter().for_each(|transfer| prefault(transfer, transfer.len));
+            direct(core, items, &transfers)
+        }
         How::Staged => staged(core, items, &transfers, gate),
         How::Registered => registered(core, items, &transfers),
     };
@@ -71,6 +74,14 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
 fn direct(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
     let targets = transfers.iter().map(|it| it.ground.target(it.ground_offset, it.len));
     call(core, items, transfers, targets)
+}
+
+/// Fresh memory gets its pages in one call: a fault for each, taken by the copy, costs more than the copy itself.
+fn prefault(first: &Transfer, len: u64) {
+    if let Landing::Fresh(mapping) = first.ground.landing() {
+        let start = super::ground::index(first.ground_offset);
+        mapping.prefault(start..start + super::ground::index(len));
+    }
 }
 
 /// Into a bounce block back to back in destination order, then one copy per run of back-to-back destinations.
@@ -138,6 +149,7 @@ fn copy_out(core: &Core, bounce: &InFlight, starts: &[usize], transfers: &[&Tran
                 .iter()
                 .map(|transfer| transfer.len)
                 .sum();
+            prefault(first, len);
             let start = super::ground::index(region.source_offset);
             (
                 bounce.source(start..start + super::ground::index(len)),

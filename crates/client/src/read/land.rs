@@ -15,6 +15,8 @@ const LEASED_BYTES_MIN: u64 = 16 << 10;
 const MAPPED_BYTES_MIN: u64 = 16 << 10;
 /// The algorithm that `TransferQueue`'s client has today reads this many keys per call.
 const RELEASED_BATCH_KEYS: usize = 400;
+/// Less than this is registered in one piece for one transfer (requirement A8).
+const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
 const FRESH_BYTES: u64 = 64 << 20;
 
@@ -182,7 +184,7 @@ impl Job<'_> {
                 None => How::Registered,
             };
             let limits = if how == How::Registered {
-                self.core.registered_limits()
+                self.parted(&of_one_dtype)
             } else {
                 fresh_limits()
             };
@@ -217,6 +219,20 @@ impl Job<'_> {
             }
         }
         Ok(())
+    }
+
+    /// One registration and one transfer for all of `units`, or one per reader and a second to balance them where they are many bytes:
+    /// the kernel pins for several threads at a time.
+    fn parted(&self, units: &[u32]) -> GroupLimits {
+        let total: u64 = units.iter().map(|unit| self.units[*unit as usize].len).sum();
+        let part = total
+            .div_ceil(2 * self.core.readers.count() as u64)
+            .max(REGISTERED_PART_BYTES_MIN);
+        let limits = self.core.registered_limits();
+        GroupLimits {
+            bytes_max: limits.bytes_max.min(part),
+            ..limits
+        }
     }
 
     fn dtype_code(&self, unit: u32) -> u32 {
