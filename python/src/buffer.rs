@@ -37,7 +37,7 @@ impl Lease {
         self.buffer.is_leased()
     }
 
-    // The protocol's signature.
+    // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {

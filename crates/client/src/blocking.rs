@@ -5,10 +5,7 @@ use crate::{
     core::Core,
     patience::{Wait, lock},
 };
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex},
-};
+use std::sync::{Arc, Condvar, Mutex};
 use tensorlease_engine::{Engine, Fault};
 
 /// Calls `work` with at most `batch_keys_max` keys at a time. One result per key.
@@ -23,23 +20,7 @@ pub(crate) fn call_engine<T: Send + 'static>(
         let mut results = Vec::with_capacity(keys.len());
         for keys in keys.chunks(chunk) {
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let answer = catch_unwind(AssertUnwindSafe(|| work(&*core.engine, &keys)));
-            let name = core.capabilities.name;
-            match answer {
-                Ok(answer) if answer.len() == keys.len() => results.extend(answer),
-                Ok(answer) => {
-                    let text = format!(
-                        "the {name} engine gave {} results for {} keys",
-                        answer.len(),
-                        keys.len()
-                    );
-                    results.extend(keys.iter().map(|_| Err(core.broken(text.clone()))));
-                }
-                Err(_) => results.extend(
-                    keys.iter()
-                        .map(|_| Err(core.broken(format!("the {name} engine panicked")))),
-                ),
-            }
+            results.extend(core.answers(keys.len(), || work(&*core.engine, &keys)));
         }
         results
     })

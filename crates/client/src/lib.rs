@@ -40,6 +40,7 @@ mod core;
 mod costs;
 mod growth;
 mod open;
+mod promises;
 mod read;
 mod readers;
 mod store;

@@ -10,7 +10,6 @@ use crate::{
     core::Core,
 };
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::PoisonError,
     time::{Duration, Instant},
 };
@@ -255,31 +254,12 @@ fn call<'a>(
         })
         .collect();
     core.counters.engine_read_calls.add(1);
-    let answer = core
-        .stages
+    core.stages
         .transfer
-        .time(|| catch_unwind(AssertUnwindSafe(|| core.engine.read_batch(&reads))));
-    match answer {
-        Ok(results) if results.len() == reads.len() => results,
-        Ok(results) => {
-            let (name, got, asked) = (core.capabilities.name, results.len(), reads.len());
-            vec![Err(core.broken(format!("the {name} engine gave {got} results for {asked} keys"))); reads.len()]
-        }
-        Err(_) => vec![Err(core.broken(format!("the {} engine panicked", core.capabilities.name))); reads.len()],
-    }
+        .time(|| core.answers(reads.len(), || core.engine.read_batch(&reads)))
 }
 
 impl Core {
-    /// The fault of an engine that broke its contract: nobody knows what it still does.
-    pub(crate) fn broken(&self, message: String) -> Fault {
-        let kind = if self.capabilities.late_writes {
-            FaultKind::MayStillWrite
-        } else {
-            FaultKind::Refused
-        };
-        Fault::new(kind, 0, message)
-    }
-
     /// A block of the bounce reserve. Rounds are sized so that every reader finds one; only calls that hang, or memory in
     /// quarantine, can make one wait.
     pub(crate) fn bounce_block(&self, bytes: u64) -> Result<InFlight, Fault> {

@@ -7,10 +7,7 @@ use crate::{
     core::Core,
     read::refused_registration,
 };
-use std::{
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::ops::Range;
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{Foreign, InFlight, Landing, Source, copy_all};
 
@@ -199,18 +196,5 @@ fn call(core: &Core, objects: &[Object], segments: &[&[Source<'_>]]) -> Vec<Resu
         })
         .collect();
     core.counters.engine_write_calls.add(1);
-    let answer = catch_unwind(AssertUnwindSafe(|| core.engine.write_batch(&writes)));
-    let name = core.capabilities.name;
-    match answer {
-        Ok(results) if results.len() == writes.len() => results,
-        Ok(results) => {
-            let text = format!(
-                "the {name} engine gave {} results for {} keys",
-                results.len(),
-                writes.len()
-            );
-            vec![Err(core.broken(text)); writes.len()]
-        }
-        Err(_) => vec![Err(core.broken(format!("the {name} engine panicked"))); writes.len()],
-    }
+    core.answers(writes.len(), || core.engine.write_batch(&writes))
 }

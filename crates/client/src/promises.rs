@@ -1,0 +1,32 @@
+//! What the engine contract promises of every call, checked: one result per key, no panic.
+
+use crate::core::Core;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tensorlease_engine::{Fault, FaultKind};
+
+impl Core {
+    /// Makes a call on the engine for `asked` keys. Where it breaks its promises, every key has failed.
+    pub(crate) fn answers<T>(
+        &self,
+        asked: usize,
+        call: impl FnOnce() -> Vec<Result<T, Fault>>,
+    ) -> Vec<Result<T, Fault>> {
+        let name = self.capabilities.name;
+        let broken = match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(results) if results.len() == asked => return results,
+            Ok(results) => format!("the {name} engine gave {} results for {asked} keys", results.len()),
+            Err(_) => format!("the {name} engine panicked"),
+        };
+        (0..asked).map(|_| Err(self.broken(broken.clone()))).collect()
+    }
+
+    /// The fault of an engine that broke its contract: nobody knows what it still does.
+    pub(crate) fn broken(&self, message: String) -> Fault {
+        let kind = if self.capabilities.late_writes {
+            FaultKind::MayStillWrite
+        } else {
+            FaultKind::Refused
+        };
+        Fault::new(kind, 0, message)
+    }
+}
