@@ -234,3 +234,4 @@ def test_stack_and_keys_report_their_rows(tmp_path: Path) -> None:
     rows = json.loads(keys.read_text())["rows"]
     assert [row["keys"] for row in rows] == [100, 1000]
     assert all(0 < row["stages_us_per_key"]["wrap"] < row["total_us_per_key"] for row in rows)
+    assert all(row["unbind_us_per_key"] > 0 for row in rows)

@@ -74,7 +74,7 @@ def _measure(settings: KeyCostsSettings, key_count: int, step: Callable[[], None
         def read() -> list[torch.Tensor]:
             return store.get(keys, shapes, dtypes, delivery="leased")
 
-        totals, drops, stages = [], [], []
+        totals, drops, stages, yardsticks = [], [], [], []
         for repetition in range(settings.repetitions + 1):
             kept: list[list[torch.Tensor] | torch.Tensor] = []
             reading = timed_read(store, read, kept)
@@ -88,6 +88,7 @@ def _measure(settings: KeyCostsSettings, key_count: int, step: Callable[[], None
                 totals.append(reading.total_ms)
                 drops.append(drop_ms)
                 stages.append(reading.stages_ms)
+                yardsticks.append(_unbind_ms(values))
     gc.collect()
     per_key = {stage: median([taken[stage] for taken in stages]) * 1e3 / key_count for stage in STAGES}
     total = median(totals) * 1e3 / key_count
@@ -96,15 +97,29 @@ def _measure(settings: KeyCostsSettings, key_count: int, step: Callable[[], None
         "row_bytes": settings.row_bytes,
         "total_us_per_key": total,
         "drop_us_per_key": median(drops) * 1e3 / key_count,
+        "unbind_us_per_key": median(yardsticks) * 1e3 / key_count,
         "stages_us_per_key": per_key,
         # What no stage counts: above all taking the arguments apart.
         "arguments_us_per_key": max(total - sum(per_key.values()), 0.0),
     }
 
 
+def _unbind_ms(values: torch.Tensor) -> float:
+    """The yardstick of `wrap`: torch itself makes as many tensors, in the same minute and without the collector."""
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        rows = values.unbind()
+        elapsed_ms = (time.perf_counter() - start) * 1e3
+    finally:
+        gc.enable()
+    del rows
+    return elapsed_ms
+
+
 def render(report: Report) -> str:
     """The table, for people."""
-    headings = ["keys", "total us/key", "arguments", "plan + lease", "transfer", "copy", "wrap", "drop"]
+    headings = ["keys", "total us/key", "arguments", "plan + lease", "transfer", "copy", "wrap", "unbind", "drop"]
     lines = [
         [
             f"{row['keys']:,}",
@@ -114,6 +129,7 @@ def render(report: Report) -> str:
             f"{row['stages_us_per_key']['transfer']:.3f}",
             f"{row['stages_us_per_key']['copy']:.3f}",
             f"{row['stages_us_per_key']['wrap']:.3f}",
+            f"{row['unbind_us_per_key']:.3f}",
             f"{row['drop_us_per_key']:.3f}",
         ]
         for row in report["rows"]
@@ -121,6 +137,6 @@ def render(report: Report) -> str:
     size = format_bytes(report["settings"]["row_bytes"])
     notes = (
         f"{report['engine']}   rows of {size}, leased\n{machine_line(report)}\n"
-        "microseconds per key; equal numbers in a column mean linear cost"
+        "microseconds per key; equal numbers in a column mean linear cost; unbind: torch's own, of the same rows, beside wrap"
     )
     return f"{notes}\n\n{table(headings, lines, left_columns=0)}"
