@@ -30,7 +30,7 @@ RUST_SOURCES := $(shell find crates/*/src crates/*/Cargo.toml python/src python/
 PACKAGE_STAMP := $(VENV)/.packages.stamp
 MODULE_STAMP := $(VENV)/.module.stamp
 
-.PHONY: build demo test lint mutants bench figures help clean docs fuzz soak
+.PHONY: build demo demo-mooncake test lint mutants bench figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
@@ -58,6 +58,10 @@ $(MODULE_STAMP): $(PACKAGE_STAMP) $(RUST_SOURCES) python/pyproject.toml
 demo: build
 	mkdir -p out
 	$(BIN)/tensorlease demo --out out/ $(DEMO_ARGS)
+
+# A master and three processes on loopback ports of their own, stopped at the end.
+demo-mooncake: build
+	$(BIN)/tensorlease demo-mooncake $(DEMO_ARGS)
 
 # BENCH_OUT keeps every report; the one of pinned reads is what README.md's table is made from.
 bench: build

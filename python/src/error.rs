@@ -73,6 +73,8 @@ fn kind_name(kind: FaultKind) -> &'static str {
         FaultKind::NotFound => "not_found",
         FaultKind::Mismatch => "mismatch",
         FaultKind::NoHandle => "no_handle",
+        FaultKind::NoLoan => "no_loan",
+        FaultKind::Expired => "expired",
         FaultKind::Full => "full",
         FaultKind::Transient => "transient",
         FaultKind::MayStillWrite => "may_still_write",

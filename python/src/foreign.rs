@@ -1,4 +1,5 @@
-//! Memory of Python objects (tensors, arrays, bytes) as sources and destinations of transfers, each kept alive by its object.
+//! Memory of Python objects (tensors, arrays, bytes) as sources and destinations of transfers, each kept alive by its object;
+//! and memory that Mooncake has lent.
 #![allow(unsafe_code)]
 use crate::{exchange::View, shape::Dims};
 use pyo3::{
@@ -92,4 +93,11 @@ pub(crate) fn of_bytes(bytes: Bound<'_, PyBytes>) -> Foreign {
     let (data, len) = (slice.as_ptr().cast_mut(), slice.len());
     // SAFETY: the reference keeps the object alive and bytes objects never move or change; nobody uses it as a target.
     unsafe { Foreign::new(data, len, Box::new(bytes.unbind())) }
+}
+
+/// `len` bytes at `addr` that Mooncake has lent until `lease` is dropped.
+pub(crate) fn of_lease(lease: Box<dyn Send + Sync>, addr: usize, len: usize) -> Foreign {
+    // SAFETY: Mooncake keeps the lease's `size`, at least `len`, bytes at `ptr` for it until it is released, which the owner does when it is
+    // dropped; nothing else refers to them, since no view of the lease is ever exported.
+    unsafe { Foreign::new(std::ptr::with_exposed_provenance_mut(addr), len, lease) }
 }

@@ -1,7 +1,7 @@
 //! The Python module `tensorlease._core`: tensors of Python in and out of the client.
 #![deny(unsafe_code)]
 
-// From the outside in: the store, its arguments, its results, and the two interfaces of frameworks.
+// From the outside in: the store, its arguments, its results, an engine that lives in Python, and the two interfaces of frameworks.
 mod store;
 
 mod keys;
@@ -16,6 +16,9 @@ mod deliver;
 mod dtype;
 mod error;
 mod logging;
+
+mod conformance;
+mod mooncake;
 
 mod buffer;
 mod dlpack;
@@ -32,6 +35,7 @@ mod _core {
     #[pymodule_export]
     use crate::{
         buffer::Lease,
+        conformance::{conformance_checks, run_conformance_check},
         dtype::dtype_names,
         logging::{log_records_dropped, set_log_level},
         options::parse_bytes,

@@ -5,7 +5,7 @@ use crate::{
     dtype::DTypes,
     error::{IntoPython, config_error, named},
     keys::{keys_of, list_of, refuse_duplicates, same_length},
-    logging,
+    logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
     shape::{self, Specs},
@@ -15,9 +15,9 @@ use pyo3::{
     prelude::*,
     types::{PyDict, PyList, PyTuple},
 };
-use std::{collections::HashMap, time::Instant};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 use tensorlease::{
-    CallError, Delivery, Expected, ForkPolicy, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Store,
+    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -30,7 +30,7 @@ pub struct CoreStore {
 impl CoreStore {
     /// Opens a store; sizes in bytes.
     #[staticmethod]
-    #[pyo3(signature = (url, *, max_bytes, readers, delivery, strict, namespace, prewarm_bytes, bounce_bytes, copy_cache_bytes, quarantine_bytes, retries, fork, call_timeout))]
+    #[pyo3(signature = (url, *, max_bytes, readers, delivery, strict, namespace, prewarm_bytes, bounce_bytes, copy_cache_bytes, quarantine_bytes, batch_keys, retries, fork, call_timeout))]
     // One argument per option of `tensorlease.open`.
     #[allow(clippy::too_many_arguments)]
     fn open(
@@ -45,6 +45,7 @@ impl CoreStore {
         bounce_bytes: Option<u64>,
         copy_cache_bytes: Option<u64>,
         quarantine_bytes: Option<u64>,
+        batch_keys: u32,
         retries: u32,
         fork: &str,
         call_timeout: f64,
@@ -67,11 +68,12 @@ impl CoreStore {
             strict,
             namespace,
             prewarm_bytes,
+            batch_keys,
             retries,
             fork,
             call_timeout: seconds(py, call_timeout, "call_timeout")?,
         };
-        let opened = py.detach(|| Store::open(url, &options));
+        let opened = py.detach(|| open_store(url, &options));
         logging::drain(py);
         opened
             .map(|store| Self { store })
@@ -361,6 +363,15 @@ impl CoreStore {
         self.store.count_wrap(started.elapsed());
         PyList::new(py, objects)
     }
+}
+
+/// Engines that live in Python are made here, all others by the client.
+fn open_store(url: &str, options: &Options) -> Result<Store, OpenError> {
+    if !mooncake::is_named_by(url) {
+        return Store::open(url, options);
+    }
+    let engine = mooncake::open(url, options)?;
+    Store::with_engine_at(url, Arc::clone(&engine), options).inspect_err(|_| mooncake::close_quietly(&*engine))
 }
 
 fn offsets_from(lengths: &[i64]) -> Vec<i64> {

@@ -1,5 +1,7 @@
 # One stub per Rust file that shows something to Python; this one lists them.
 from tensorlease._core_buffer import Lease as Lease
+from tensorlease._core_conformance import conformance_checks as conformance_checks
+from tensorlease._core_conformance import run_conformance_check as run_conformance_check
 from tensorlease._core_dtype import dtype_names as dtype_names
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
 from tensorlease._core_logging import set_log_level as set_log_level
@@ -13,10 +15,12 @@ __all__ = [
     "CoreStore",
     "Interrupt",
     "Lease",
+    "conformance_checks",
     "dtype_names",
     "import_as_capsules",
     "import_what_torch_refuses",
     "log_records_dropped",
     "parse_bytes",
+    "run_conformance_check",
     "set_log_level",
 ]

@@ -20,6 +20,7 @@ class CoreStore:
         bounce_bytes: int | None,
         copy_cache_bytes: int | None,
         quarantine_bytes: int | None,
+        batch_keys: int,
         retries: int,
         fork: str,
         call_timeout: float,

@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_run_version)
     _add_demo(commands)
+    _add_demo_mooncake(commands)
     bench = commands.add_parser("bench", help="measure this machine")
     benchmarks = bench.add_subparsers(required=True, metavar="BENCHMARK")
     _add_reads(benchmarks)
@@ -84,6 +85,16 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.add_argument("--engine", default="embedded://", metavar="URL", help="default embedded://")
     demo.add_argument("--seed", type=_whole(0), default=0, metavar="N")
     demo.set_defaults(run=_run_demo)
+
+
+def _add_demo_mooncake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser("demo-mooncake", help="the same over a Mooncake cluster that it starts and stops")
+    demo.add_argument("--steps", type=_whole(1), default=4, metavar="N", help="training steps (default 4)")
+    demo.add_argument(
+        "--samples", type=_whole(2), default=256, metavar="N", help="samples per step, 2 to 6000 (default 256)"
+    )
+    demo.add_argument("--seed", type=_whole(0), default=0, metavar="N")
+    demo.set_defaults(run=_run_demo_mooncake)
 
 
 def _add_reads(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -185,6 +196,14 @@ def _run_demo(options: argparse.Namespace) -> int:
     from tensorlease.demo.story import DemoSettings, tell
 
     tell(DemoSettings(options.engine, options.steps, options.samples, options.out, options.seed))
+    return 0
+
+
+def _run_demo_mooncake(options: argparse.Namespace) -> int:
+    _require_torch("demo-mooncake")
+    from tensorlease.demo.mooncake import MooncakeDemoSettings, tell
+
+    tell(MooncakeDemoSettings(options.steps, options.samples, options.seed))
     return 0
 
 

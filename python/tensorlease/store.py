@@ -46,6 +46,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     bounce_bytes: int | str | None = None,
     copy_cache_bytes: int | str | None = None,
     quarantine_bytes: int | str | None = None,
+    batch_keys: int = 400,
     retries: int = 3,
     fork: str = "inherit",
     call_timeout: float = 600.0,
@@ -65,6 +66,8 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth, at least 8 MiB, at most half
     :param copy_cache_bytes: bound of the recycled memory that copies land in, beside ``max_bytes``; default half of ``max_bytes``
     :param quarantine_bytes: most bytes set aside because a failed transfer may still write them; default ``max_bytes``
+    :param batch_keys: keys of one batch where the released TransferQueue client's way is followed: ``register-per-call``, and
+        ``mooncake://...?pool=store``
     :param retries: tries after the first, for faults that pass
     :param fork: what a forked child sees of the arena: ``"inherit"`` or ``"exclude"``
     :param call_timeout: seconds after which a call without a ``timeout`` of its own ends; more than 0
@@ -82,6 +85,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         bounce_bytes=None if bounce_bytes is None else _size(bounce_bytes, "bounce_bytes"),
         copy_cache_bytes=None if copy_cache_bytes is None else _size(copy_cache_bytes, "copy_cache_bytes"),
         quarantine_bytes=None if quarantine_bytes is None else _size(quarantine_bytes, "quarantine_bytes"),
+        batch_keys=_count(batch_keys, "batch_keys"),
         retries=_count(retries, "retries"),
         fork=_text(fork, "fork"),
         call_timeout=_seconds(call_timeout, "call_timeout"),

@@ -15,7 +15,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
-use tensorlease_engine::{Capabilities, Engine, Registration};
+use tensorlease_engine::{Capabilities, Engine, Registration, Staging};
 use tensorlease_memory::{Buffer, Landing, Pool, Region, fork};
 
 /// Engine calls that may hang without a caller before the store says that the engine is gone.
@@ -82,6 +82,11 @@ impl Core {
     /// Must memory be registered before the engine transfers to it?
     pub(crate) fn registers(&self) -> bool {
         self.capabilities.registration == Registration::Required
+    }
+
+    /// Memory of the engine's own that copied reads go through, where it lends any.
+    pub(crate) fn lends(&self) -> Option<&dyn Staging> {
+        self.engine.staging()
     }
 
     /// Is this process a child of the one that opened the store?
@@ -185,8 +190,18 @@ impl Core {
         self.count_reason(kind, keys);
     }
 
+    /// The same, with the engine's own words of the first one in the warning.
+    pub(crate) fn count_fallback_of(&self, kind: FallbackKind, keys: u64, cause: &str) {
+        self.counters.fallback_reads.add(keys);
+        self.count(kind, keys, Some(cause));
+    }
+
     /// The reason alone, of values whose fallback is counted already.
     pub(crate) fn count_reason(&self, kind: FallbackKind, keys: u64) {
+        self.count(kind, keys, None);
+    }
+
+    fn count(&self, kind: FallbackKind, keys: u64, cause: Option<&str>) {
         let counter = match kind {
             FallbackKind::Budget => &self.counters.fallback_budget,
             FallbackKind::TooLarge => &self.counters.fallback_too_large,
@@ -194,9 +209,15 @@ impl Core {
             FallbackKind::SlabNotMapped => &self.counters.fallback_slab_not_mapped,
             FallbackKind::BounceBusy => &self.counters.fallback_bounce_busy,
             FallbackKind::CopyCache => &self.counters.fallback_copy_cache,
+            FallbackKind::LoanTooLarge => &self.counters.fallback_loan_too_large,
+            FallbackKind::NoLoan => &self.counters.fallback_no_loan,
+            FallbackKind::LoanOverflow => &self.counters.overflow_loans,
         };
         counter.add(keys);
-        let text = || format!("{keys} values leave the fast path: {}", kind.words());
+        let text = || match cause {
+            None => format!("{keys} values leave the fast path: {}", kind.words()),
+            Some(cause) => format!("{keys} values leave the fast path: {} ({cause})", kind.words()),
+        };
         if !self.warnings.once(kind, text) {
             self.counters.warnings_suppressed.add(1);
         }

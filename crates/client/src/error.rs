@@ -50,6 +50,12 @@ pub enum FallbackKind {
     BounceBusy,
     /// The recycled memory for copies is used up: they land in fresh memory.
     CopyCache,
+    /// A value is larger than what the engine lends for one transfer.
+    LoanTooLarge,
+    /// The engine lends nothing just now.
+    NoLoan,
+    /// What the engine lent was allocated and registered for this one loan.
+    LoanOverflow,
 }
 
 impl FallbackKind {
@@ -65,6 +71,13 @@ impl FallbackKind {
             Self::SlabNotMapped => "the system gave no memory for another slab; lower max_bytes",
             Self::BounceBusy => "the bounce reserve is held by other transfers; raise bounce_bytes",
             Self::CopyCache => "the recycled memory for copies is used up; raise copy_cache_bytes, or drop some values",
+            Self::LoanTooLarge => {
+                "a value is larger than a reader's share of the engine's own buffer; raise local_buffer, or use pool=own"
+            }
+            Self::NoLoan => "the engine's own pool can't serve; raise local_buffer, lower readers, or use pool=own",
+            Self::LoanOverflow => {
+                "a lease of the engine's own pool was allocated and registered just for this read; raise local_buffer, or use pool=own"
+            }
         }
     }
 }

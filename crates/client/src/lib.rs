@@ -58,3 +58,4 @@ pub use stats::Stats;
 pub use store::{Described, Store};
 pub use tensorlease_engine as engine;
 pub use tensorlease_memory::{Buffer, Foreign, ForkPolicy};
+pub use url::StoreUrl;

@@ -40,12 +40,14 @@ pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
                     .map_err(|error| config(format!("faults={spec}: {}", chain(&error)))),
             }
         }
-        "mooncake" | "host" => Err(config(format!(
-            "{}:// is not part of this version; known are embedded://",
-            url.scheme
-        ))),
+        "mooncake" => Err(config(
+            "mooncake:// runs on Mooncake's Python module; open it with the Python package tensorlease".to_owned(),
+        )),
+        "host" => Err(config(
+            "host:// is not part of this version; known are embedded:// and mooncake://".to_owned(),
+        )),
         other => Err(config(format!(
-            "unknown engine {other:?} in {text:?}; known are embedded://"
+            "unknown engine {other:?} in {text:?}; known are embedded:// and mooncake://"
         ))),
     }
 }

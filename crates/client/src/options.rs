@@ -66,6 +66,9 @@ pub struct Options {
     pub namespace: String,
     /// Bytes of slabs made at open. Default 0: the first slab only.
     pub prewarm_bytes: u64,
+    /// Keys of one batch where the released client's way is followed: `register-per-call`, and reads through an engine's own
+    /// pool. Default 400, as there.
+    pub batch_keys: u32,
     /// Tries after the first, for faults that pass. Default 3.
     pub retries: u32,
     /// What a forked child sees of the arena.
@@ -86,6 +89,7 @@ impl Default for Options {
             strict: false,
             namespace: String::new(),
             prewarm_bytes: 0,
+            batch_keys: 400,
             retries: 3,
             fork: ForkPolicy::Inherit,
             call_timeout: Duration::from_secs(600),
@@ -94,8 +98,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What can be checked without looking at the machine.
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
+    /// What can be checked without looking at the machine. Opening does it too, after the engine is there.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] names the option and what is allowed.
+    pub fn check(&self) -> Result<(), OpenError> {
         let config = |message: String| Err(OpenError::Config { message });
         if !(1..=READERS_MAX).contains(&self.readers) {
             return config(format!(
@@ -121,6 +128,9 @@ impl Options {
                 self.bounce_bytes.unwrap_or(0),
                 self.max_bytes
             ));
+        }
+        if self.batch_keys == 0 {
+            return config("batch_keys=0 is out of range; give at least 1".to_owned());
         }
         if self.call_timeout.is_zero() {
             return config("call_timeout must be longer than 0 s".to_owned());
@@ -214,7 +224,8 @@ mod tests {
     #[test]
     fn options_out_of_range_name_themselves() {
         type Spoil = fn(&mut Options);
-        let cases: [(&str, Spoil); 4] = [
+        let cases: [(&str, Spoil); 5] = [
+            ("batch_keys", |it| it.batch_keys = 0),
             ("readers", |it| it.readers = 0),
             ("prewarm", |it| it.prewarm_bytes = it.max_bytes + 1),
             ("bounce_bytes", |it| it.bounce_bytes = Some(u64::MAX)),

@@ -68,12 +68,15 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Re
         if job.finished() {
             break;
         }
-        if core.options.retries <= tries {
-            return Err(read_error(job.outstanding()));
+        job.count_unlent()?;
+        if 0 < job.outstanding_keys() {
+            if core.options.retries <= tries {
+                return Err(read_error(job.outstanding()));
+            }
+            core.counters.retries.add(job.outstanding_keys());
+            wait.sleep(backoff(tries))?;
+            tries += 1;
         }
-        core.counters.retries.add(job.outstanding_keys());
-        wait.sleep(backoff(tries))?;
-        tries += 1;
         job.land()?;
     }
     Ok(job.deliver())

@@ -68,6 +68,14 @@ counters! {
     fallback_bounce_busy,
     /// Copies that landed in fresh memory because the recycled memory was used up.
     fallback_copy_cache,
+    /// Values larger than the engine lends for one transfer, read into memory registered for the call.
+    fallback_loan_too_large,
+    /// Values that the engine lent nothing for, read likewise.
+    fallback_no_loan,
+    /// Loans of the engine's own memory (`pool=store`).
+    loans,
+    /// Of those, loans that the engine allocated and registered on their own.
+    overflow_loans,
     /// Writes that went from registered memory as they lay.
     in_place_writes,
     /// Writes through a staging block.

@@ -75,6 +75,14 @@ impl Store {
         Self::start(engine, options, &url)
     }
 
+    /// The same for an engine that was made from a URL, which [`Store::url`] then returns.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn with_engine_at(url: &str, engine: Arc<dyn Engine>, options: &Options) -> Result<Self, OpenError> {
+        Self::start(engine, options, url)
+    }
+
     fn start(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Self, OpenError> {
         let core = Arc::new(open::core(engine, options, url)?);
         Ok(Self {

@@ -4,14 +4,20 @@ use crate::OpenError;
 
 /// A URL taken apart. Options are taken out one by one; what is left over was unknown.
 #[derive(Debug)]
-pub(crate) struct StoreUrl {
-    pub(crate) scheme: String,
-    pub(crate) host: String,
+pub struct StoreUrl {
+    /// What stands before `://`.
+    pub scheme: String,
+    /// What stands between `://` and `?`, without a slash at its end.
+    pub host: String,
     options: Vec<(String, String)>,
 }
 
 impl StoreUrl {
-    pub(crate) fn parse(url: &str) -> Result<Self, OpenError> {
+    /// Takes a URL apart.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`]: no URL, or an option twice.
+    pub fn parse(url: &str) -> Result<Self, OpenError> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(config(format!(
                 "{url:?} is no store URL; write for example \"embedded://\" or \"embedded://?capacity=4GiB\""
@@ -37,13 +43,16 @@ impl StoreUrl {
     }
 
     /// Takes an option's value out.
-    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+    pub fn take(&mut self, name: &str) -> Option<String> {
         let at = self.options.iter().position(|(known, _)| known == name)?;
         Some(self.options.remove(at).1)
     }
 
     /// Every option has been taken, or it is an error that names it.
-    pub(crate) fn finish(self, known: &str) -> Result<(), OpenError> {
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] with the option and those that are `known`.
+    pub fn finish(self, known: &str) -> Result<(), OpenError> {
         match self.options.first() {
             None => Ok(()),
             Some((name, _)) => Err(config(format!(

@@ -11,7 +11,7 @@ use crate::{
     spec::{packed_empty_tag, packed_tag},
 };
 use execute::{WriteCall, Written};
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tensorlease_engine::{FaultKind, Tag};
 
 /// One object on its way.
@@ -34,17 +34,16 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
     let (mut tries, mut divisor) = (0, 1);
     while !objects.is_empty() {
         let (calls, later) = plan::cut(core, std::mem::take(&mut objects), divisor)?;
-        let mut passing = Vec::new();
+        let (mut passing, mut full) = (Vec::new(), false);
         for Written { object, result } in calls::run::<WriteCall>(core, calls, &wait)? {
             let Err(fault) = result else { continue };
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
             match failure.kind {
-                FaultKind::NoHandle | FaultKind::Transient => {
-                    divisor = if failure.kind == FaultKind::NoHandle {
-                        divisor * 2
-                    } else {
-                        divisor
-                    };
+                kind if passes(core, kind) => {
+                    if matches!(kind, FaultKind::NoHandle | FaultKind::Expired) {
+                        divisor *= 2;
+                    }
+                    full |= kind == FaultKind::Full;
                     passing.push(failure);
                     objects.push(object);
                 }
@@ -57,7 +56,7 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
         }
         if !objects.is_empty() {
             core.counters.retries.add(objects.len() as u64);
-            wait.sleep(backoff(tries))?;
+            wait.sleep(if full { eviction_pause(tries) } else { backoff(tries) })?;
             tries += 1;
         }
         objects.extend(later);
@@ -68,6 +67,20 @@ pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>)
     }
     core.counters.written_bytes.add(bytes);
     Ok(())
+}
+
+/// Is it worth another try?
+fn passes(core: &Core, kind: FaultKind) -> bool {
+    match kind {
+        FaultKind::NoHandle | FaultKind::Expired | FaultKind::Transient => true,
+        FaultKind::Full => core.capabilities.evicts,
+        _ => false,
+    }
+}
+
+/// 50 ms, 100 ms, 200 ms, ... at most 1 s: an engine that evicts was seen to have room again after 50 ms.
+fn eviction_pause(tries: u32) -> Duration {
+    Duration::from_millis((50 << tries.min(5)).min(1000))
 }
 
 /// Checks every item before anything is written.

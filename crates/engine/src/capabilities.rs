@@ -28,6 +28,8 @@ pub struct Capabilities {
     pub ranges: bool,
     /// A replace is atomic: a reader sees the old object or the new one, whole.
     pub atomic_replace: bool,
+    /// Makes room for new objects by itself, a little later: a write that was `Full` may succeed after a pause.
+    pub evicts: bool,
     /// Stores tags and knows sizes: `describe_batch` works, tags are checked at reads.
     pub describes: bool,
     /// A read that ended with `MayStillWrite` may write its memory until `close` returned.

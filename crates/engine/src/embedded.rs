@@ -92,6 +92,7 @@ impl Embedded {
             readers_worth: cores.min(Self::READERS_WORTH),
             ranges: true,
             atomic_replace: true,
+            evicts: false,
             describes: true,
             late_writes: false,
             prompt: true,

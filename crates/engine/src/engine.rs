@@ -1,5 +1,5 @@
 //! The contract between client and store.
-use crate::{Capabilities, CloseError, Fault, RegisterError, Tag};
+use crate::{Capabilities, CloseError, Fault, RegisterError, Staging, Tag};
 use tensorlease_memory::{Region, Source, Target};
 
 /// What holds the objects (key to bytes), and moves them.
@@ -28,12 +28,13 @@ use tensorlease_memory::{Region, Source, Target};
 ///    memory does, and `register` succeeds at no cost. The caller unregisters no memory of a running transfer.
 ///    (`unregistered_memory_is_refused_and_untouched`, `registrations_are_checked`, `free_registration_takes_any_memory`)
 /// 7. **Writes.** After `Ok`, every later call from any thread sees the new object: its segments one after the other,
-///    with its tag. The old object, of whatever size, is gone. After a failure the old object is still there, whole.
-///    With `atomic_replace` a concurrent reader sees the old object or the new one, never a mixture. (`written_segments_are_gathered`,
-///    `a_replace_may_change_the_size`, `a_replace_is_atomic`, `a_replace_that_does_not_fit_keeps_the_old_object`)
+///    with its tag. The old object, of whatever size, is gone. After a failure the old object is still there, whole (without
+///    `atomic_replace` it may be gone).
+///    With `atomic_replace` a concurrent reader sees the old object or the new one, never a mixture; without it the read may
+///    be `Transient`, or a mixture: then nobody replaces a key that may be read. (`written_segments_are_gathered`, `a_replace_may_change_the_size`, `a_replace_is_atomic`, `a_replace_that_does_not_fit_keeps_the_old_object`)
 /// 8. **Removal.** `Ok(true)`: the object was there and is gone. `Ok(false)`: there was none. `remove_prefix` removes every
 ///    object whose key starts with the prefix and returns how many there were. A removal never disturbs a running read: it
-///    ends whole or `NotFound`. (`removed_objects_are_gone`, `removing_a_missing_key_is_false`, `a_prefix_removes_its_keys_only`)
+///    ends whole or `NotFound` (or `Transient`, without `atomic_replace`). (`removed_objects_are_gone`, `removing_a_missing_key_is_false`, `a_prefix_removes_its_keys_only`)
 /// 9. **Questions.** `contains_batch` and `describe_batch` agree with the writes and removals that ended before. Without
 ///    `describes`, `describe_batch` is `Refused`. (`contains_agrees_with_writes`, `describe_knows_size_and_tag`)
 /// 10. **Keys.** Any string of 1 to 10,000 characters, NUL and non-ASCII included, compared byte by byte.
@@ -45,7 +46,8 @@ use tensorlease_memory::{Region, Source, Target};
 /// 13. **Full.** A write that finds no room is `Full`, and says what was asked and what is there; a full store keeps
 ///     serving, and takes objects again once some are removed. (`a_full_store_keeps_working`)
 /// 14. **Counting.** `stats` counts each `register`, `unregister`, `read_batch` and `write_batch` call once, successful or not,
-///     at the engine object itself. (`calls_and_objects_are_counted`)
+///     at the engine object itself. Objects are counted where `describes` is claimed; elsewhere they are 0.
+///     (`calls_and_objects_are_counted`)
 /// 15. **Closing.** `close` waits for running calls and is idempotent. Afterwards every call is `Unavailable` (or
 ///     `RegisterError::Closed`), the memory of objects is free and all memory unregistered; `capabilities` and `stats` still
 ///     work. (`close_is_idempotent`, `a_closed_engine_refuses_every_call`, `empty_calls_return_nothing`)
@@ -70,6 +72,10 @@ pub trait Engine: Send + Sync {
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>>;
     /// Counters of this engine object (clause 14).
     fn stats(&self) -> EngineStats;
+    /// Registered memory of its own that it lends for reads. `None`: the client stages in memory of its own.
+    fn staging(&self) -> Option<&dyn Staging> {
+        None
+    }
     /// Ends everything (clause 15).
     fn close(&self) -> Result<(), CloseError>;
 }

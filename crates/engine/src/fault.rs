@@ -11,6 +11,10 @@ pub enum FaultKind {
     Mismatch,
     /// No memory for the transfer just now: give the lease back, halve the group, try again.
     NoHandle,
+    /// The engine has no memory to lend just now: read it another way.
+    NoLoan,
+    /// The call took longer than the engine keeps its objects still: try again with less at once.
+    Expired,
     /// The store is full (writes).
     Full,
     /// Passing; try again after a pause.

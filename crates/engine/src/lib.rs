@@ -2,6 +2,7 @@
 //!
 //! - [`Engine`]: what holds the objects. Its documentation is the contract, clause by clause.
 //! - [`Capabilities`], [`Fault`], [`Tag`]: the words of that contract.
+//! - [`Staging`]: registered memory of an engine's own, on loan.
 //! - [`Embedded`]: objects in this process, in recycled memory.
 //! - [`decorators`]: engines around engines that do harm on purpose, for tests.
 //! - `conformance` (feature of the same name): one suite that every engine passes.
@@ -13,10 +14,12 @@ pub mod decorators;
 mod embedded;
 mod engine;
 mod fault;
+mod staging;
 mod tag;
 
 pub use capabilities::{Capabilities, Registration};
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use engine::{Engine, EngineStats, ObjectInfo, ReadOp, WriteOp};
 pub use fault::{CloseError, Fault, FaultKind, RegisterError};
+pub use staging::{Loan, LoanLimits, Staging};
 pub use tag::Tag;

@@ -83,10 +83,27 @@ fn prefault(first: &Transfer, len: u64) {
     }
 }
 
+/// Where staged bytes arrive: a block of the bounce reserve, or what the engine lends.
+fn bounce(core: &Core, bytes: u64) -> Result<Landing, Fault> {
+    let Some(staging) = core.lends() else {
+        return core.bounce_block(bytes).map(Landing::Block);
+    };
+    let loan = staging.borrow_bytes(super::ground::index(bytes))?;
+    core.counters.loans.add(1);
+    if loan.overflow {
+        let kind = FallbackKind::LoanOverflow;
+        core.count_reason(kind, 1);
+        if core.options.strict {
+            return Err(Fault::new(FaultKind::NoLoan, 0, kind.words()));
+        }
+    }
+    Ok(Landing::Foreign(loan.memory))
+}
+
 /// Into a bounce block back to back in destination order, then one copy per run of back-to-back destinations.
 fn staged(core: &Core, items: &Items, transfers: &[Transfer], gate: &Gate) -> Vec<Result<u64, Fault>> {
     let total = transfers.iter().map(|transfer| transfer.len).sum();
-    let bounce = match core.bounce_block(total) {
+    let bounce = match bounce(core, total) {
         Ok(bounce) => bounce,
         Err(fault) => return vec![Err(fault); transfers.len()],
     };
@@ -121,7 +138,7 @@ fn staged(core: &Core, items: &Items, transfers: &[Transfer], gate: &Gate) -> Ve
 }
 
 /// One copy per region: a maximal run of destinations that lie back to back in one landing (requirement A11).
-fn copy_out(core: &Core, bounce: &InFlight, starts: &[usize], transfers: &[&Transfer]) {
+fn copy_out(core: &Core, bounce: &Landing, starts: &[usize], transfers: &[&Transfer]) {
     let mut landing = 0;
     let destinations: Vec<Destination> = transfers
         .iter()
@@ -148,7 +165,10 @@ fn copy_out(core: &Core, bounce: &InFlight, starts: &[usize], transfers: &[&Tran
                 .iter()
                 .map(|transfer| transfer.len)
                 .sum();
-            prefault(first, len);
+            // The reference's way through loans takes its page faults in the copy.
+            if core.lends().is_none() {
+                prefault(first, len);
+            }
             let start = super::ground::index(region.source_offset);
             (
                 bounce.source(start..start + super::ground::index(len)),
@@ -162,7 +182,7 @@ fn copy_out(core: &Core, bounce: &InFlight, starts: &[usize], transfers: &[&Tran
 
 /// The bounce block of a call that may still write goes to quarantine; the destinations were not touched by it, so the
 /// keys may be tried again.
-fn keep_or_quarantine(core: &Core, bounce: InFlight, results: &mut [Result<u64, Fault>]) {
+fn keep_or_quarantine(core: &Core, bounce: Landing, results: &mut [Result<u64, Fault>]) {
     let mut late = false;
     for result in results.iter_mut() {
         if let Err(fault) = result
@@ -173,7 +193,7 @@ fn keep_or_quarantine(core: &Core, bounce: InFlight, results: &mut [Result<u64, 
         }
     }
     if late {
-        core.quarantine(Landing::Block(bounce));
+        core.quarantine(bounce);
     }
 }
 

@@ -4,6 +4,7 @@ use super::{ground::Ground, items::Items};
 use crate::core::Core;
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
+use tensorlease_engine::LoanLimits;
 
 /// A call that moves less than this does not gain from being cut for more readers; also where non-temporal copies begin.
 const GROUP_BYTES_MIN: u64 = 8 << 20;
@@ -47,12 +48,36 @@ pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Tran
     if how == How::Registered {
         return by_landing(items, transfers);
     }
+    if let (How::Staged, Some(staging)) = (how, core.lends()) {
+        return by_loan(items, transfers, staging.limits(), divisor);
+    }
     let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
     let limits = limits(core, how, lens.iter().sum(), divisor);
     let mut transfers = transfers.into_iter();
     let lens = group_lens(&cut_groups(&lens, limits), transfers.as_slice());
     let group = |len| Group {
         how,
+        transfers: transfers.by_ref().take(len).collect(),
+        items: Arc::clone(items),
+    };
+    lens.into_iter().map(group).collect()
+}
+
+/// One group per loan: batches of so many keys, each cut by the share, as the reference counts them (requirement A3).
+fn by_loan(items: &Arc<Items>, transfers: Vec<Transfer>, limits: LoanLimits, divisor: u64) -> Vec<Group> {
+    let bytes_max = (limits.bytes_max / divisor).max(1);
+    let keys_max = (limits.keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1);
+    let mut lens = Vec::new();
+    for batch in transfers.chunks(limits.keys_max) {
+        let sizes: Vec<u64> = batch.iter().map(|transfer| transfer.len).collect();
+        lens.extend(group_lens(
+            &cut_groups(&sizes, GroupLimits { keys_max, bytes_max }),
+            batch,
+        ));
+    }
+    let mut transfers = transfers.into_iter();
+    let group = |len| Group {
+        how: How::Staged,
         transfers: transfers.by_ref().take(len).collect(),
         items: Arc::clone(items),
     };
@@ -120,6 +145,14 @@ fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>) -> Vec<Group> {
 }
 
 impl Core {
+    /// Most bytes that a staged read moves in one call.
+    pub(super) fn staged_bytes_max(&self) -> u64 {
+        match self.lends() {
+            Some(staging) => staging.limits().bytes_max,
+            None => self.bounce_round_bytes(),
+        }
+    }
+
     /// Most bytes of one round through the bounce reserve: what one reader may hold of it at a time, as a whole block.
     pub(crate) fn bounce_round_bytes(&self) -> u64 {
         let readers = u32::try_from(self.readers.count()).unwrap_or(u32::MAX);

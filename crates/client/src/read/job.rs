@@ -7,10 +7,10 @@ use super::{
     items::{Item, Items, ZERO_MARKER},
 };
 use crate::{
-    Delivery, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error, patience::Wait,
-    request::Expected,
+    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error,
+    patience::Wait, request::Expected,
 };
-use std::{ops::Range, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 use tensorlease_arena::plan::{fold_duplicates, split_ranges};
 use tensorlease_engine::{Fault, FaultKind};
 use tensorlease_memory::{Foreign, Landing};
@@ -23,6 +23,8 @@ pub(super) struct Unit {
     pub(super) len: u64,
     pub(super) batch: Option<u32>,
     pub(super) place: Option<Place>,
+    /// The engine lent nothing for it: it is registered for the call.
+    pub(super) unlent: bool,
 }
 
 /// The items of a unit.
@@ -86,6 +88,9 @@ pub(super) struct Job<'a> {
     divisor: u64,
     failures: Vec<KeyFailure>,
     passing: Vec<KeyFailure>,
+    /// Units that the engine lent nothing for in the last round, and why.
+    unlent: u64,
+    unlent_cause: Cow<'static, str>,
 }
 
 impl<'a> Job<'a> {
@@ -114,6 +119,8 @@ impl<'a> Job<'a> {
             divisor: 1,
             failures: Vec::new(),
             passing: Vec::new(),
+            unlent: 0,
+            unlent_cause: Cow::Borrowed(""),
         })
     }
 
@@ -144,12 +151,13 @@ impl<'a> Job<'a> {
     /// Sorts what came back: landed, to be tried again, failed for good.
     pub(super) fn settle(&mut self, finished: Vec<Finished>) {
         self.passing.clear();
+        self.unlent = 0;
         let mut halve = false;
         for Finished { transfer, result } in finished {
             match verified(&transfer, result) {
                 Ok(()) => self.landed(transfer),
                 Err(fault) => {
-                    halve |= fault.kind == FaultKind::NoHandle;
+                    halve |= matches!(fault.kind, FaultKind::NoHandle | FaultKind::Expired);
                     self.not_landed(transfer, fault);
                 }
             }
@@ -169,10 +177,17 @@ impl<'a> Job<'a> {
 
     fn not_landed(&mut self, transfer: Transfer, fault: Fault) {
         let kind = fault.kind;
-        let failure = KeyFailure::new(self.items.name(transfer.item as usize), fault);
         let callers = !self.into.is_empty();
+        if kind == FaultKind::NoLoan && !callers {
+            self.units[transfer.unit as usize].place = None;
+            self.units[transfer.unit as usize].unlent = true;
+            self.unlent += 1;
+            self.unlent_cause = fault.message;
+            return;
+        }
+        let failure = KeyFailure::new(self.items.name(transfer.item as usize), fault);
         let again = match kind {
-            FaultKind::NoHandle | FaultKind::Transient => true,
+            FaultKind::NoHandle | FaultKind::NoLoan | FaultKind::Expired | FaultKind::Transient => true,
             // Nobody may be promised that the caller's own memory stays as the next try leaves it.
             FaultKind::MayStillWrite => !callers,
             _ => false,
@@ -239,7 +254,21 @@ impl<'a> Job<'a> {
     }
 
     pub(super) fn finished(&self) -> bool {
-        self.passing.is_empty()
+        self.passing.is_empty() && self.unlent == 0
+    }
+
+    /// Values that the engine lent nothing for go another way: counted, and under `strict` an error.
+    pub(super) fn count_unlent(&self) -> Result<(), ReadError> {
+        let kind = FallbackKind::NoLoan;
+        if self.unlent == 0 {
+            return Ok(());
+        }
+        if self.core.options.strict {
+            let message = format!("strict=True and {} ({})", kind.words(), self.unlent_cause);
+            return Err(ReadError::Fallback { kind, message });
+        }
+        self.core.count_fallback_of(kind, self.unlent, &self.unlent_cause);
+        Ok(())
     }
 
     /// Puts a unit on memory of its own.
@@ -325,7 +354,7 @@ impl<'a> Job<'a> {
     fn cuts(&self, how: How, landing: &Landing, offset: u64, len: u64) -> Option<Vec<Range<u64>>> {
         match (how, landing) {
             (How::Staged, _) => {
-                let round = self.core.bounce_round_bytes();
+                let round = self.core.staged_bytes_max();
                 (round < len).then(|| split_ranges(len, round))
             }
             // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
@@ -457,6 +486,7 @@ fn lay_out(items: &Items, batches: &[Range<usize>]) -> Vec<Unit> {
                 len,
                 batch: None,
                 place: None,
+                unlent: false,
             });
         }
     };
@@ -475,6 +505,7 @@ fn lay_out(items: &Items, batches: &[Range<usize>]) -> Vec<Unit> {
                 len,
                 batch: Some(position(batch)),
                 place: None,
+                unlent: false,
             });
         }
     }

@@ -7,14 +7,13 @@ use tensorlease_arena::{
     AcquireError, GRANULE_BYTES, SlabKind, block_len,
     plan::{GroupLimits, cut_groups, dtype_regions},
 };
+use tensorlease_engine::Staging;
 use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, MappingKind};
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
 /// Smaller values that find no recycled memory come from the heap, which is cheaper than a mapping that several share.
 const MAPPED_BYTES_MIN: u64 = 16 << 10;
-/// The algorithm that `TransferQueue`'s client has today reads this many keys per call.
-const RELEASED_BATCH_KEYS: usize = 400;
 /// Less than this is registered in one piece for one transfer (requirement A8).
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
@@ -35,7 +34,9 @@ impl Job<'_> {
             self.land_in_callers_memory(&waiting);
             return Ok(());
         }
+        let lends = self.core.lends().is_some();
         let (leased, mut copied): (Vec<u32>, Vec<u32>) = match self.delivery {
+            Delivery::Auto if lends => (Vec::new(), waiting),
             Delivery::RegisterPerCall => return self.land_registered_per_call(&waiting),
             Delivery::Leased => (waiting, Vec::new()),
             Delivery::Copied => (Vec::new(), waiting),
@@ -45,7 +46,65 @@ impl Job<'_> {
             }),
         };
         copied.extend(self.land_leased(&leased)?);
+        if lends {
+            return self.land_lent(&copied);
+        }
         self.land_copied(copied)
+    }
+
+    /// The reference's way: through loans of the engine's own memory into fresh memory, per batch of keys and dtype. What is larger than a loan,
+    /// and what got none, is collected and registered once per dtype region (requirement A8).
+    fn land_lent(&mut self, units: &[u32]) -> Result<(), ReadError> {
+        let Some(limits) = self.core.lends().map(Staging::limits) else {
+            return Ok(());
+        };
+        let fits = |unit: &&u32| self.longest_part(**unit) <= limits.bytes_max;
+        let (small, mut registered): (Vec<u32>, Vec<u32>) = units.iter().partition(fits);
+        self.refuse_larger_than_a_loan(registered.len() as u64)?;
+        let (unlent, lent): (Vec<u32>, Vec<u32>) =
+            small.into_iter().partition(|unit| self.units[*unit as usize].unlent);
+        registered.extend(unlent);
+        let unlimited = GroupLimits {
+            keys_max: usize::MAX,
+            bytes_max: u64::MAX,
+        };
+        for batch in lent.chunks(limits.keys_max) {
+            for region in self.of_one_dtype(batch) {
+                self.land_in_mappings(&region, How::Staged, unlimited)?;
+            }
+        }
+        for region in self.of_one_dtype(&registered) {
+            self.land_in_mappings(&region, How::Registered, self.core.registered_limits())?;
+        }
+        Ok(())
+    }
+
+    fn longest_part(&self, unit: u32) -> u64 {
+        let parts = self.units[unit as usize].each_part();
+        parts
+            .map(|(item, _)| self.items.items[item as usize].len)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn refuse_larger_than_a_loan(&self, units: u64) -> Result<(), ReadError> {
+        let kind = FallbackKind::LoanTooLarge;
+        if units == 0 {
+            return Ok(());
+        }
+        if self.core.options.strict {
+            let message = format!("strict=True and {}", kind.words());
+            return Err(ReadError::Fallback { kind, message });
+        }
+        self.core.count_fallback(kind, units);
+        Ok(())
+    }
+
+    /// The units by dtype, in the order of first use.
+    fn of_one_dtype(&self, units: &[u32]) -> Vec<Vec<u32>> {
+        let dtypes: Vec<u32> = units.iter().map(|unit| self.dtype_code(*unit)).collect();
+        let of = |region: Vec<usize>| region.into_iter().map(|index| units[index]).collect();
+        dtype_regions(&dtypes).into_iter().map(of).collect()
     }
 
     /// Requirement B12: the caller's memory is written by a copy after the transfer, unless it asked otherwise.
@@ -168,9 +227,7 @@ impl Job<'_> {
 
     /// Requirement A8: fresh memory per dtype, with one registration and one transfer each where that is cheaper than copies.
     fn land_fresh(&mut self, units: &[u32]) -> Result<(), ReadError> {
-        let dtypes: Vec<u32> = units.iter().map(|unit| self.dtype_code(*unit)).collect();
-        for region in dtype_regions(&dtypes) {
-            let of_one_dtype: Vec<u32> = region.into_iter().map(|index| units[index]).collect();
+        for of_one_dtype in self.of_one_dtype(units) {
             let longest = of_one_dtype
                 .iter()
                 .map(|unit| self.units[*unit as usize].len)
@@ -194,10 +251,8 @@ impl Job<'_> {
     }
 
     fn land_registered_per_call(&mut self, units: &[u32]) -> Result<(), ReadError> {
-        for batch in units.chunks(RELEASED_BATCH_KEYS) {
-            let dtypes: Vec<u32> = batch.iter().map(|unit| self.dtype_code(*unit)).collect();
-            for region in dtype_regions(&dtypes) {
-                let of_one_dtype: Vec<u32> = region.into_iter().map(|index| batch[index]).collect();
+        for batch in units.chunks(self.core.options.batch_keys as usize) {
+            for of_one_dtype in self.of_one_dtype(batch) {
                 self.land_in_mappings(&of_one_dtype, How::Registered, self.core.registered_limits())?;
             }
         }

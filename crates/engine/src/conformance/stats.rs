@@ -50,18 +50,20 @@ pub fn calls_and_objects_are_counted(factory: &Factory<'_>) {
     );
 
     let (one, two) = (rig.key("one"), rig.key("two"));
+    // An engine that does not describe does not know what others put into the store: it counts no objects.
+    let counts = u64::from(engine.capabilities().describes);
     let held = || {
         let stats = engine.stats();
         (stats.objects - before.objects, stats.object_bytes - before.object_bytes)
     };
     rig.put(&one, &pattern(1, 1000));
     rig.put(&two, &pattern(2, 77));
-    assert_eq!(held(), (2, 1077), "two objects");
+    assert_eq!(held(), (2 * counts, 1077 * counts), "two objects");
     rig.put(&one, &pattern(3, 10));
-    assert_eq!(held(), (2, 87), "a replaced object counts once");
+    assert_eq!(held(), (2 * counts, 87 * counts), "a replaced object counts once");
     assert_eq!(engine.stats().write_calls, before.write_calls + 3, "three writes");
     engine.remove_batch(&[&one]);
-    assert_eq!(held(), (1, 77), "a removed object counts no more");
+    assert_eq!(held(), (counts, 77 * counts), "a removed object counts no more");
     assert_eq!(engine.remove_prefix(&two), Ok(1), "the last object");
     assert_eq!(held(), (0, 0), "the store is empty again");
 }

@@ -100,7 +100,7 @@ impl Gated {
 }
 
 impl Engine for Gated {
-    forward!(register, unregister, stats, close);
+    forward!(register, unregister, stats, staging, close);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

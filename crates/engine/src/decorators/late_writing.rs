@@ -116,7 +116,7 @@ fn detached(target: &Target<'_>) -> Target<'static> {
 
 impl Engine for LateWriting {
     forward!(register, unregister, write_batch, remove_batch, remove_prefix);
-    forward!(contains_batch, describe_batch, stats);
+    forward!(contains_batch, describe_batch, stats, staging);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

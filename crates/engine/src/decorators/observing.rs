@@ -114,7 +114,7 @@ fn observed_write(write: &WriteOp<'_>) -> (String, Vec<Region>) {
 }
 
 impl Engine for Observing {
-    forward!(capabilities, stats);
+    forward!(capabilities, stats, staging);
 
     fn register(&self, region: Region) -> Result<(), RegisterError> {
         self.record(Call::Register(region));

@@ -1,0 +1,42 @@
+//! Mooncake Store as an engine, through its Python module: batched calls from the client's reader threads.
+//!
+//! Every call lets go of the GIL inside Mooncake, but for the set-up and the closing, which hold it: the address of the master is tried
+//! before, so that an absent master freezes nobody. A transfer can't be cancelled and can last 60 s; it then fails and may still write.
+mod calls;
+mod codes;
+mod connect;
+mod engine;
+mod loans;
+mod registrations;
+mod settings;
+
+use engine::Mooncake;
+use settings::Settings;
+use std::{sync::Arc, time::Instant};
+use tensorlease::{OpenError, Options, StoreUrl, engine::Engine, engine::decorators};
+
+/// Does a URL name Mooncake?
+pub(crate) fn is_named_by(url: &str) -> bool {
+    url.starts_with("mooncake://")
+}
+
+/// Connects to the cluster that `url` names. Called without the GIL; takes it for the set-up.
+pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<dyn Engine>, OpenError> {
+    options.check()?;
+    let settings = Settings::from_url(StoreUrl::parse(url)?)?;
+    let started = Instant::now();
+    let engine: Arc<dyn Engine> = Arc::new(Mooncake::connect(&settings, options)?);
+    log::debug!("connected to Mooncake in {:?}", started.elapsed());
+    let Some(spec) = settings.faults else { return Ok(engine) };
+    decorators::from_spec(&spec, Arc::clone(&engine)).map_err(|error| {
+        close_quietly(&*engine);
+        settings::config(format!("faults={spec}: {error}"))
+    })
+}
+
+/// Closes an engine whose store did not open.
+pub(crate) fn close_quietly(engine: &dyn Engine) {
+    if let Err(error) = engine.close() {
+        log::warn!("the {} engine did not close: {error}", engine.capabilities().name);
+    }
+}

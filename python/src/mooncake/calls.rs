@@ -1,0 +1,194 @@
+//! Batched calls on Mooncake's Python object: lists in, a code per key out.
+use super::connect::Connected;
+use pyo3::{
+    prelude::*,
+    types::{PyList, PyTuple},
+};
+use tensorlease::engine::{Fault, FaultKind};
+
+/// One key and where its bytes are: an address and a length.
+pub(super) struct Transfer<'a> {
+    pub(super) key: &'a str,
+    pub(super) addr: usize,
+    pub(super) len: usize,
+}
+
+/// A range of an object and where it lands.
+pub(super) struct RangeTransfer<'a> {
+    pub(super) key: &'a str,
+    pub(super) addr: usize,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+}
+
+/// Mooncake's client object. Every call may come from any thread, takes the GIL for its arguments and lets go of it inside Mooncake.
+pub(super) struct Calls {
+    connected: Connected,
+}
+
+impl Calls {
+    pub(super) fn new(connected: Connected) -> Self {
+        Self { connected }
+    }
+
+    /// Bytes per key, or a negative code.
+    pub(super) fn get_into(&self, transfers: &[Transfer<'_>]) -> Result<Vec<i64>, Fault> {
+        self.codes("batch_get_into", transfers.len(), |py| {
+            PyTuple::new(py, lists(py, transfers)?)
+        })
+    }
+
+    /// One code per key; 0: stored, in place of what was there.
+    pub(super) fn upsert_from(&self, transfers: &[Transfer<'_>]) -> Result<Vec<i64>, Fault> {
+        self.codes("batch_upsert_from", transfers.len(), |py| {
+            let [keys, addresses, lens] = lists(py, transfers)?;
+            (keys, addresses, lens, self.connected.replication.bind(py)).into_pyobject(py)
+        })
+    }
+
+    /// One object out of several pieces of memory. An object of this key must not exist.
+    pub(super) fn put_from_pieces(&self, key: &str, pieces: &[(usize, usize)]) -> Result<Vec<i64>, Fault> {
+        self.codes("batch_put_from_multi_buffers", 1, |py| {
+            let addresses: Vec<usize> = pieces.iter().map(|(addr, _)| *addr).collect();
+            let lens: Vec<usize> = pieces.iter().map(|(_, len)| *len).collect();
+            let arguments = (
+                vec![key],
+                vec![addresses],
+                vec![lens],
+                self.connected.replication.bind(py),
+            );
+            arguments.into_pyobject(py)
+        })
+    }
+
+    /// One range each; the memory must be registered also where Mooncake's other reads don't ask for it.
+    pub(super) fn get_range(&self, range: &RangeTransfer<'_>) -> Result<i64, Fault> {
+        let nested: Vec<Vec<Vec<i64>>> = self.call("get_into_ranges", |py| {
+            let arguments = (
+                vec![range.addr],
+                vec![vec![range.key]],
+                vec![vec![vec![0_u64]]],
+                vec![vec![vec![range.offset]]],
+                vec![vec![vec![range.len]]],
+            );
+            arguments.into_pyobject(py)
+        })?;
+        nested
+            .into_iter()
+            .flatten()
+            .flatten()
+            .next()
+            .ok_or_else(|| broken("get_into_ranges", 0, 1))
+    }
+
+    /// Size of the object, or a negative code.
+    pub(super) fn size(&self, key: &str) -> Result<i64, Fault> {
+        self.call("get_size", |py| (key,).into_pyobject(py))
+    }
+
+    /// 0: removed; -704: there was none. Readers don't hold it back.
+    pub(super) fn remove(&self, keys: &[&str]) -> Result<Vec<i64>, Fault> {
+        self.codes("batch_remove", keys.len(), |py| (keys.to_vec(), true).into_pyobject(py))
+    }
+
+    /// How many objects were removed, or a negative code.
+    pub(super) fn remove_matching(&self, pattern: &str) -> Result<i64, Fault> {
+        self.call("remove_by_regex", |py| (pattern, true).into_pyobject(py))
+    }
+
+    /// 1: there, 0: not.
+    pub(super) fn exist(&self, keys: &[&str]) -> Result<Vec<i64>, Fault> {
+        self.codes("batch_is_exist", keys.len(), |py| (keys.to_vec(),).into_pyobject(py))
+    }
+
+    /// 0, or a negative code.
+    pub(super) fn register(&self, addr: usize, len: usize) -> Result<i64, Fault> {
+        self.call("register_buffer", |py| (addr, len).into_pyobject(py))
+    }
+
+    /// 0, or a negative code.
+    pub(super) fn unregister(&self, addr: usize) -> Result<i64, Fault> {
+        self.call("unregister_buffer", |py| (addr,).into_pyobject(py))
+    }
+
+    /// 0, or what went wrong.
+    pub(super) fn close(&self) -> Result<i64, Fault> {
+        self.call("close", |py| Ok(PyTuple::empty(py)))
+    }
+
+    /// Which of the keys have a replica on somebody's SSD that is offloaded there: failed reads of those may still write. A key that nothing
+    /// is known about counts as one.
+    pub(super) fn offloaded(&self, keys: &[&str]) -> Vec<bool> {
+        let asked = attached(|py| {
+            let found = self
+                .connected
+                .store
+                .bind(py)
+                .call_method1("batch_get_replica_desc", (keys.to_vec(),))?;
+            let offloaded = |key: &&str| -> PyResult<bool> {
+                let Ok(replicas) = found.get_item(*key) else {
+                    return Ok(false);
+                };
+                for replica in replicas.try_iter()? {
+                    if replica?.call_method0("is_local_disk_replica")?.is_truthy()? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            };
+            keys.iter().map(offloaded).collect::<PyResult<Vec<bool>>>()
+        });
+        asked.unwrap_or_else(|_| vec![true; keys.len()])
+    }
+
+    fn codes<'a>(
+        &self,
+        method: &'static str,
+        asked: usize,
+        arguments: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyTuple>> + 'a,
+    ) -> Result<Vec<i64>, Fault> {
+        let codes: Vec<i64> = self.call(method, arguments)?;
+        if codes.len() == asked {
+            Ok(codes)
+        } else {
+            Err(broken(method, codes.len(), asked))
+        }
+    }
+
+    fn call<T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>>(
+        &self,
+        method: &'static str,
+        arguments: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyTuple>>,
+    ) -> Result<T, Fault> {
+        attached(|py| {
+            let arguments = arguments(py)?;
+            self.connected.store.bind(py).call_method1(method, arguments)?.extract()
+        })
+    }
+}
+
+/// With the GIL; a Python error becomes the fault of every key.
+pub(super) fn attached<T>(work: impl for<'py> FnOnce(Python<'py>) -> PyResult<T>) -> Result<T, Fault> {
+    match Python::try_attach(work) {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(error)) => Err(Fault::new(
+            FaultKind::Refused,
+            0,
+            format!("Mooncake's Python module failed: {error}"),
+        )),
+        None => Err(Fault::new(FaultKind::Unavailable, 0, "Python is ending")),
+    }
+}
+
+fn lists<'py>(py: Python<'py>, transfers: &[Transfer<'_>]) -> PyResult<[Bound<'py, PyList>; 3]> {
+    let keys = PyList::new(py, transfers.iter().map(|transfer| transfer.key))?;
+    let addresses = PyList::new(py, transfers.iter().map(|transfer| transfer.addr))?;
+    let lens = PyList::new(py, transfers.iter().map(|transfer| transfer.len))?;
+    Ok([keys, addresses, lens])
+}
+
+fn broken(method: &str, found: usize, asked: usize) -> Fault {
+    let message =
+        format!("Mooncake's {method} gave {found} results for {asked} keys; its version does not fit this one");
+    Fault::new(FaultKind::Refused, 0, message)
+}

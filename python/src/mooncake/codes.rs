@@ -1,0 +1,89 @@
+//! Mooncake's result codes as faults. Their names and numbers are part of its interface.
+use std::time::Duration;
+use tensorlease::engine::{Fault, FaultKind};
+
+const INTERNAL_ERROR: i64 = -1;
+const BUFFER_OVERFLOW: i64 = -10;
+pub(super) const NO_AVAILABLE_HANDLE: i64 = -200;
+const INVALID_KEY: i64 = -400;
+pub(super) const INVALID_PARAMS: i64 = -600;
+const REPLICA_IS_NOT_READY: i64 = -703;
+pub(super) const OBJECT_NOT_FOUND: i64 = -704;
+const OBJECT_HAS_LEASE: i64 = -706;
+const LEASE_EXPIRED: i64 = -707;
+const REPLICA_IS_GONE: i64 = -712;
+const OBJECT_REPLICA_BUSY: i64 = -714;
+const TRANSFER_FAIL: i64 = -800;
+const RPC_FAIL: i64 = -900;
+const RPC_TIMEOUT: i64 = -901;
+
+/// A transfer that Mooncake gives up (after 60 s, -800) is not cancelled, and was seen to write its destination later; fast failures end only
+/// when every part of the transfer has ended. Between the two there is room for slow machines.
+pub(super) const MAY_STILL_RUN_FROM: Duration = Duration::from_secs(30);
+
+/// Which way bytes went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Read,
+    Write,
+    /// No bytes: removals, questions.
+    Asked,
+}
+
+/// The fault of a negative code that came after `elapsed`.
+pub(super) fn fault(code: i64, way: Way, elapsed: Duration) -> Fault {
+    let (kind, message) = meaning(code, way);
+    let moved = way != Way::Asked && !ended_before_moving(code);
+    let (kind, message) = if moved && MAY_STILL_RUN_FROM <= elapsed {
+        let seconds = elapsed.as_secs();
+        let message = format!("{message}; given up after {seconds} s, the transfer may still go on");
+        (FaultKind::MayStillWrite, message)
+    } else {
+        (kind, message.to_owned())
+    };
+    Fault::new(kind, i32::try_from(code).unwrap_or(i32::MIN), message)
+}
+
+/// Codes that the master gives before any transfer is started.
+pub(super) fn ended_before_moving(code: i64) -> bool {
+    matches!(
+        code,
+        OBJECT_NOT_FOUND | INVALID_PARAMS | INVALID_KEY | NO_AVAILABLE_HANDLE | REPLICA_IS_NOT_READY | BUFFER_OVERFLOW
+    )
+}
+
+fn meaning(code: i64, way: Way) -> (FaultKind, &'static str) {
+    match code {
+        NO_AVAILABLE_HANDLE if way == Way::Write => (
+            FaultKind::Full,
+            "the cluster has no room: its segments are full or fragmented, or no process contributes one (segment=0 everywhere)",
+        ),
+        NO_AVAILABLE_HANDLE => (
+            FaultKind::NoHandle,
+            "no room in this process's local buffer, which objects on disk are read through; raise local_buffer",
+        ),
+        BUFFER_OVERFLOW => (
+            FaultKind::NoHandle,
+            "the staging buffer of the SSD's owner is too small for the call",
+        ),
+        OBJECT_NOT_FOUND => (FaultKind::NotFound, "there is no such object"),
+        REPLICA_IS_NOT_READY => (FaultKind::Transient, "the object is being written"),
+        LEASE_EXPIRED => (
+            FaultKind::Expired,
+            "the transfer took longer than the master's read lease; give the master a longer default_kv_lease_ttl",
+        ),
+        OBJECT_HAS_LEASE | OBJECT_REPLICA_BUSY => (FaultKind::Transient, "the object is in use"),
+        REPLICA_IS_GONE => (FaultKind::Transient, "the replica is gone"),
+        TRANSFER_FAIL => (
+            FaultKind::Transient,
+            "the transfer failed; see whether the process that owns the segment is alive",
+        ),
+        RPC_FAIL | RPC_TIMEOUT => (
+            FaultKind::Unavailable,
+            "the master does not answer; see whether mooncake_master runs",
+        ),
+        INTERNAL_ERROR => (FaultKind::Transient, "Mooncake failed inside"),
+        INVALID_KEY | INVALID_PARAMS => (FaultKind::Refused, "Mooncake refused the key or its size"),
+        _ => (FaultKind::Refused, "Mooncake failed; its code table says why"),
+    }
+}

@@ -1,0 +1,236 @@
+"""A Mooncake cluster on this machine's loopback, for demos, benchmarks and tests: a master, and processes that own segments.
+
+Nothing here touches a master that somebody else has started: ports are free ones, and what is stopped is what was started, by its pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from tensorlease.errors import ConfigError, EngineUnavailable
+
+HOST = "127.0.0.1"
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+#: How many lines of a process's log an error shows.
+_LOG_LINES = 8
+INSTALL = "pip install mooncake-transfer-engine-non-cuda (or mooncake-transfer-engine)"
+
+
+def master_binary() -> Path:
+    """The ``mooncake_master`` of the installed package.
+
+    :raises ConfigError: there is none; the message says what to install
+    """
+    spec = importlib.util.find_spec("mooncake")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    for folder in folders:
+        binary = Path(folder) / "mooncake_master"
+        if binary.exists():
+            return binary
+    raise ConfigError(f"there is no mooncake_master; {INSTALL}")
+
+
+class Master:
+    """A ``mooncake_master`` on free ports. ``with Master() as master: tl.open(master.url(segment="1GiB"))``.
+
+    :param lease_ttl_ms: how long a read may take before its object may go, milliseconds
+    :param root_fs_dir: a folder: every object is also written there (Mooncake's disk replicas)
+    :param port: of the address; None: a free one
+    :param arguments: more flags of ``mooncake_master``
+    :raises EngineUnavailable: it does not answer within 10 s; the message has the end of its log
+    """
+
+    def __init__(
+        self,
+        *,
+        lease_ttl_ms: int = 10_000,
+        root_fs_dir: str | Path | None = None,
+        port: int | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        binary = master_binary()
+        self.port = _free_port() if port is None else port
+        command = [
+            str(binary),
+            f"-rpc_address={HOST}",
+            f"-rpc_port={self.port}",
+            f"-metrics_host={HOST}",
+            f"-metrics_port={_free_port()}",
+            "-rpc_thread_num=2",
+            f"-default_kv_lease_ttl={lease_ttl_ms}",
+            *([f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []),
+            *arguments,
+        ]
+        self._log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT``."""
+        return f"{HOST}:{self.port}"
+
+    def url(self, **options: object) -> str:
+        """A store URL of this cluster with the given options."""
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"mooncake://{self.address}" + (f"?{query}" if query else "")
+
+    def stop(self) -> None:
+        """Ends it, by its pid. Idempotent."""
+        _end(self.process)
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise EngineUnavailable(f"mooncake_master ended with {self.process.returncode}: {_tail(self._log)}")
+            with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
+                return
+            time.sleep(0.02)
+        raise EngineUnavailable(f"mooncake_master does not answer on {self.address}: {_tail(self._log)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class SegmentOwner:
+    """A process of its own that contributes memory to the cluster, and ends when this process does.
+
+    :param url: of a store, with ``segment``
+    :raises EngineUnavailable: it is not ready within 10 s; the message has the end of its log
+    """
+
+    def __init__(self, url: str) -> None:
+        self._log = tempfile.TemporaryFile()
+        command = [sys.executable, "-m", __name__, url]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.stdout.readline().strip() == b"ready":
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise EngineUnavailable(f"the process that owns the segment did not start: {_tail(self._log)}")
+
+    def pause(self) -> None:
+        """SIGSTOP: its transfers hang."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL: its objects are gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ends it in order. Idempotent."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_SECONDS)
+        _end(self.process)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+@contextlib.contextmanager
+def native_messages_aside() -> Iterator[None]:
+    """Mooncake writes to the standard error of the process whatever it is told: here that goes to nobody, and Python's own messages go on.
+
+    For programs of this package whose output people read; a library must not take a process's standard error away.
+    """
+    kept = os.dup(2)
+    before = sys.stderr
+    with open(os.devnull, "wb") as nowhere, open(kept, "w", buffering=1, closefd=True) as own:
+        os.dup2(nowhere.fileno(), 2)
+        sys.stderr = own
+        try:
+            yield
+        finally:
+            sys.stderr = before
+            os.dup2(own.fileno(), 2)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    # A stopped process takes no SIGTERM before it goes on.
+    process.send_signal(signal.SIGCONT)
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _tail(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    return " / ".join(lines[-_LOG_LINES:]) or "it wrote nothing"
+
+
+def _own(url: str) -> None:
+    """The segment owner's own process: until its standard input ends."""
+    import tensorlease as tl
+
+    with tl.open(url, max_bytes="16MiB", readers=1):
+        print("ready", flush=True)
+        # Ctrl-C in a terminal reaches every process of the group; the one that started this one decides.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.stdin.buffer.read()
+
+
+if __name__ == "__main__":
+    _own(sys.argv[1])
