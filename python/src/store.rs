@@ -17,7 +17,8 @@ use pyo3::{
 };
 use std::{collections::HashMap, sync::Arc, time::Instant};
 use tensorlease::{
-    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Store,
+    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Route,
+    Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -81,17 +82,21 @@ impl CoreStore {
     }
 
     /// Stores values; per key None for a tensor, `{"packed_size": n}` for another value.
-    #[pyo3(signature = (keys, values, *, allow_pickle, timeout, interrupt))]
+    #[pyo3(signature = (keys, values, *, delivery, allow_pickle, timeout, interrupt))]
+    // One argument per argument of `Store.put`.
+    #[allow(clippy::too_many_arguments)]
     fn put<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
+        delivery: Option<&str>,
         allow_pickle: bool,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
+        let route = route_of(py, delivery)?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
@@ -104,7 +109,7 @@ impl CoreStore {
             items.push(item);
             metas.push(meta);
         }
-        waiting.run(py, |patience| self.store.put(items, patience))?;
+        waiting.run(py, |patience| self.store.put_by(items, route, patience))?;
         PyList::new(py, metas)
     }
 
@@ -362,6 +367,18 @@ impl CoreStore {
         }
         self.store.count_wrap(started.elapsed());
         PyList::new(py, objects)
+    }
+}
+
+/// How a put goes; None: the fast way.
+fn route_of(py: Python<'_>, delivery: Option<&str>) -> PyResult<Route> {
+    match delivery {
+        None | Some("auto") => Ok(Route::Staged),
+        Some("register-per-call") => Ok(Route::RegisterPerCall),
+        Some(other) => {
+            let message = format!("delivery of a put is {other:?}; allowed are \"auto\" and \"register-per-call\"");
+            Err(config_error(py, &message))
+        }
     }
 }
 

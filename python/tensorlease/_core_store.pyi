@@ -30,6 +30,7 @@ class CoreStore:
         keys: Iterable[str],
         values: Iterable[Any],
         *,
+        delivery: str | None,
         allow_pickle: bool,
         timeout: float | None,
         interrupt: Interrupt | None,

@@ -75,7 +75,10 @@ class Master:
             *arguments,
         ]
         self._log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        # A group of its own: Ctrl-C in a terminal must not end the master before the stores that close.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
+        )
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -125,7 +128,9 @@ class SegmentOwner:
     def __init__(self, url: str) -> None:
         self._log = tempfile.TemporaryFile()
         command = [sys.executable, "-m", __name__, url]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, process_group=0
+        )
         try:
             self._wait_until_ready()
         except BaseException:
@@ -227,8 +232,6 @@ def _own(url: str) -> None:
 
     with tl.open(url, max_bytes="16MiB", readers=1):
         print("ready", flush=True)
-        # Ctrl-C in a terminal reaches every process of the group; the one that started this one decides.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdin.buffer.read()
 
 

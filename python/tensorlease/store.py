@@ -116,13 +116,21 @@ class Store:
     # ---- writing ------------------------------------------------------------------------------------------------------------
 
     def put(
-        self, keys: Iterable[str], values: Iterable[Any], *, allow_pickle: bool = False, timeout: float | None = None
+        self,
+        keys: Iterable[str],
+        values: Iterable[Any],
+        *,
+        delivery: str | None = None,
+        allow_pickle: bool = False,
+        timeout: float | None = None,
     ) -> list[dict[str, int] | None]:
         """Stores one value per key; replaces what is there.
 
         Tensors and numeric numpy arrays are stored as tensors, by value; everything else by the codec (``tensorlease.codec``).
 
         :param keys: each once: a key that stands twice is a ``ConfigError``, and nothing is stored
+        :param delivery: ``"auto"`` or None: memory of the arena goes as it lies, all other is staged; ``"register-per-call"``: the baseline of
+            benchmarks, the values' own memory is registered for the call
         :param allow_pickle: also store objects of any other type, by pickle
         :returns: per key None for a tensor, ``{"packed_size": bytes}`` for another value: what ``get`` takes as ``custom_backend_meta``
         :raises StoreFull: the engine has no room; ``failures`` has the keys that are not stored, the others are
@@ -130,7 +138,9 @@ class Store:
         :raises FallbackError: with ``strict``, a value would need a registration of its own
         :raises Timeout: which of the values are stored is then unknown
         """
-        return self._core.put(keys, values, allow_pickle=allow_pickle, timeout=timeout, interrupt=None)
+        return self._core.put(
+            keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=None
+        )
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """A tensor in the arena, contents unspecified: ``put`` of it needs no copy and no registration.
@@ -286,12 +296,18 @@ class Store:
     # stays in flight until the engine returns.
 
     async def aput(
-        self, keys: Iterable[str], values: Iterable[Any], *, allow_pickle: bool = False, timeout: float | None = None
+        self,
+        keys: Iterable[str],
+        values: Iterable[Any],
+        *,
+        delivery: str | None = None,
+        allow_pickle: bool = False,
+        timeout: float | None = None,
     ) -> list[dict[str, int] | None]:
         """``put`` for asyncio."""
         return await self._run(
             lambda interrupt: self._core.put(
-                keys, values, allow_pickle=allow_pickle, timeout=timeout, interrupt=interrupt
+                keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=interrupt
             )
         )
 

@@ -44,14 +44,19 @@ struct State<C: EngineCall> {
     cut_short: bool,
 }
 
-/// Runs all calls; every key comes back with its result, in no particular order.
-pub(crate) fn run<C: EngineCall>(core: &Arc<Core>, calls: Vec<C>, wait: &Wait<'_>) -> Result<Vec<C::Done>, CallError> {
+/// Runs all calls, `at_once` of them at a time at most; every key comes back with its result, in no particular order.
+pub(crate) fn run<C: EngineCall>(
+    core: &Arc<Core>,
+    calls: Vec<C>,
+    at_once: usize,
+    wait: &Wait<'_>,
+) -> Result<Vec<C::Done>, CallError> {
     let mut queue = VecDeque::from(calls);
     if core.capabilities.prompt && queue.len() == 1 && queue[0].bytes() <= INLINE_BYTES_MAX {
         let call = queue.pop_front().expect("one call");
         return Ok(call.execute(core, &Gate::new(false)));
     }
-    let jobs = queue.len().min(core.readers.count());
+    let jobs = queue.len().min(core.readers.count()).min(at_once);
     let running = Arc::new(Running {
         core: Arc::clone(core),
         state: Mutex::new(State {

@@ -175,8 +175,10 @@ impl Core {
     pub(crate) fn end_quarantine(&self) {
         self.arena.end_quarantine();
         self.copies.end_quarantine();
-        lock(&self.quarantine).clear();
-        lock(&self.quarantined_buffers).clear();
+        // Invariant 8: they are dropped outside the locks, for their owners may take the GIL.
+        let landings = std::mem::take(&mut *lock(&self.quarantine));
+        let buffers = std::mem::take(&mut *lock(&self.quarantined_buffers));
+        drop((landings, buffers));
     }
 
     /// The store's default where a read says nothing.
@@ -190,18 +192,13 @@ impl Core {
         self.count_reason(kind, keys);
     }
 
-    /// The same, with the engine's own words of the first one in the warning.
-    pub(crate) fn count_fallback_of(&self, kind: FallbackKind, keys: u64, cause: &str) {
-        self.counters.fallback_reads.add(keys);
-        self.count(kind, keys, Some(cause));
-    }
-
     /// The reason alone, of values whose fallback is counted already.
     pub(crate) fn count_reason(&self, kind: FallbackKind, keys: u64) {
         self.count(kind, keys, None);
     }
 
-    fn count(&self, kind: FallbackKind, keys: u64, cause: Option<&str>) {
+    /// The same, with the engine's own words in the warning.
+    pub(crate) fn count(&self, kind: FallbackKind, keys: u64, cause: Option<&str>) {
         let counter = match kind {
             FallbackKind::Budget => &self.counters.fallback_budget,
             FallbackKind::TooLarge => &self.counters.fallback_too_large,
@@ -254,6 +251,14 @@ impl Core {
         self.counters.report(&mut stats);
         self.stages.report(&mut stats);
         stats
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Empty once the engine has closed. Where it has not, a transfer may still write these: they are never given back.
+        std::mem::forget(std::mem::take(&mut *lock(&self.quarantine)));
+        std::mem::forget(std::mem::take(&mut *lock(&self.quarantined_buffers)));
     }
 }
 

@@ -59,3 +59,4 @@ pub use store::{Described, Store};
 pub use tensorlease_engine as engine;
 pub use tensorlease_memory::{Buffer, Foreign, ForkPolicy};
 pub use url::StoreUrl;
+pub use write::Route;

@@ -185,8 +185,15 @@ fn announce(core: &Core) {
     } else {
         "no registration needed"
     };
+    let pool = core.lends().map_or_else(String::new, |staging| {
+        let limits = staging.limits();
+        format!(
+            ", copies go through leases of the engine's own pool (up to {} bytes, batches of {} keys)",
+            limits.bytes_max, limits.keys_max
+        )
+    });
     log::info!(
-        "{name} engine open: {} delivery, {registration}, arena up to {} bytes (bounce reserve {}), {} readers",
+        "{name} engine open: {} delivery, {registration}{pool}, arena up to {} bytes (bounce reserve {}), {} readers",
         core.options.delivery.name(),
         budget.max_bytes,
         budget.bounce_bytes,

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::{Fault, FaultKind, Loan, Staging};
 
 impl Core {
     /// Makes a call on the engine for `asked` keys. Where it breaks its promises, every key has failed.
@@ -18,6 +18,19 @@ impl Core {
             Err(_) => format!("the {name} engine panicked"),
         };
         (0..asked).map(|_| Err(self.broken(broken.clone()))).collect()
+    }
+
+    /// A loan of at least `bytes`. An engine that breaks its promise here lends nothing: values are read another way.
+    pub(crate) fn borrow(&self, staging: &dyn Staging, bytes: usize) -> Result<Loan, Fault> {
+        let name = self.capabilities.name;
+        let broken = match catch_unwind(AssertUnwindSafe(|| staging.borrow_bytes(bytes))) {
+            Ok(Ok(loan)) if loan.memory.len() < bytes => {
+                format!("the {name} engine lent {} bytes of {bytes}", loan.memory.len())
+            }
+            Ok(lent) => return lent,
+            Err(_) => format!("the {name} engine panicked"),
+        };
+        Err(Fault::new(FaultKind::NoLoan, 0, broken))
     }
 
     /// The fault of an engine that broke its contract: nobody knows what it still does.

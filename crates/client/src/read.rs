@@ -57,7 +57,7 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Re
     planned.map_err(|error| job.explain(error, wait))?;
     let mut tries = 0;
     while let Some(groups) = job.groups() {
-        let finished = calls::run(core, groups, wait)?;
+        let finished = calls::run(core, groups, job.at_once(), wait)?;
         job.settle(finished);
         core.check_quarantine()?;
         if job.failed() {

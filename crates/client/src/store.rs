@@ -8,7 +8,8 @@ use crate::{
     error::message,
     open,
     patience::Wait,
-    read, write,
+    read,
+    write::{self, Route},
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -26,6 +27,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CLOSE_ENGINE_MIN: Duration = Duration::from_millis(500);
 /// A close looks for an interrupt this often.
 const CLOSE_ENGINE_SLICE: Duration = Duration::from_millis(20);
+/// The first look of a `wait` gets at least this long: a timeout of 0 looks once.
+const LOOK_MIN: Duration = Duration::from_secs(1);
 /// First pause of `wait` between two looks; doubles up to the longest.
 const WAIT_PAUSE_FIRST: Duration = Duration::from_micros(500);
 const WAIT_PAUSE_LONGEST: Duration = Duration::from_millis(20);
@@ -95,7 +98,15 @@ impl Store {
     /// # Errors
     /// [`WriteError`] names every key that failed; the others are stored.
     pub fn put(&self, items: Vec<PutItem>, patience: Patience<'_>) -> Result<(), WriteError> {
-        write::put(self.core(), items, patience)
+        self.put_by(items, Route::default(), patience)
+    }
+
+    /// The same, by a way of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn put_by(&self, items: Vec<PutItem>, route: Route, patience: Patience<'_>) -> Result<(), WriteError> {
+        write::put(self.core(), items, route, patience)
     }
 
     /// Reads every item, or nothing.
@@ -147,10 +158,11 @@ impl Store {
         self.check_keys(keys)?;
         let mut missing = keys.to_vec();
         let mut pause = WAIT_PAUSE_FIRST;
+        // An engine that does not answer the first look has said nothing about the keys.
+        let mut found = self.contains_now(&missing, &wait.at_least(LOOK_MIN))?;
         loop {
-            let found = self.contains_now(&missing, &wait)?;
-            let mut found = found.into_iter();
-            missing.retain(|_| !found.next().unwrap_or(false));
+            let mut there = found.into_iter();
+            missing.retain(|_| !there.next().unwrap_or(false));
             if missing.is_empty() {
                 return Ok(());
             }
@@ -159,6 +171,10 @@ impl Store {
             }
             wait.sleep(pause).map_err(|error| not_there(error, &missing))?;
             pause = (pause * 2).min(WAIT_PAUSE_LONGEST);
+            found = match self.contains_now(&missing, &wait) {
+                Err(QueryError::Call(error @ CallError::Timeout { .. })) => return Err(not_there(error, &missing)),
+                found => found?,
+            };
         }
     }
 
@@ -199,6 +215,7 @@ impl Store {
         if failures.is_empty() {
             return Ok(removed);
         }
+        reachable("can't remove", &failures)?;
         Err(RemoveError::Transfer {
             message: message("can't remove", &failures),
             failures,
@@ -221,6 +238,9 @@ impl Store {
         })?;
         cleared.map_err(|fault: Fault| {
             let failures = vec![KeyFailure::new(&core.options.namespace, fault)];
+            if let Err(error) = reachable("can't clear the namespace", &failures) {
+                return error.into();
+            }
             RemoveError::Transfer {
                 message: message("can't clear the namespace", &failures),
                 failures,
@@ -301,6 +321,7 @@ impl Store {
         if failures.is_empty() {
             return Ok(there);
         }
+        reachable("can't look for keys", &failures)?;
         Err(QueryError::Transfer {
             message: message("can't look for keys", &failures),
             failures,
@@ -315,6 +336,16 @@ impl Store {
         let namespace = &self.core().options.namespace;
         keys.iter().map(|key| format!("{namespace}{key}")).collect()
     }
+}
+
+/// Where nothing was reached at all, that is the error, whatever was asked.
+fn reachable(what: &str, failures: &[KeyFailure]) -> Result<(), CallError> {
+    if failures.iter().any(|failure| failure.kind != FaultKind::Unavailable) {
+        return Ok(());
+    }
+    Err(CallError::Unavailable {
+        message: message(what, failures),
+    })
 }
 
 /// A wait that is over names what it waited for.

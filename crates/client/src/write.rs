@@ -24,31 +24,48 @@ pub(crate) struct Object {
     pub(crate) len: u64,
 }
 
+/// How the bytes of a put reach the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    /// Memory of the arena as it lies, all other through a staging block (requirement B7).
+    #[default]
+    Staged,
+    /// The baseline of the benchmarks, the way of `TransferQueue`'s client today: batches of `batch_keys` keys, whose own memory is registered
+    /// for the batch.
+    RegisterPerCall,
+}
+
 /// One put, whole.
-pub(crate) fn put(core: &Arc<Core>, items: Vec<PutItem>, patience: Patience<'_>) -> Result<(), WriteError> {
+pub(crate) fn put(
+    core: &Arc<Core>,
+    items: Vec<PutItem>,
+    route: Route,
+    patience: Patience<'_>,
+) -> Result<(), WriteError> {
     let _entered = core.enter()?;
     let wait = patience.bounded(core.options.call_timeout);
     let mut objects = objects(core, items)?;
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     let mut failures = Vec::new();
-    let (mut tries, mut divisor) = (0, 1);
+    let (mut tries, mut divisor) = (0, 1_u64);
     while !objects.is_empty() {
-        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), divisor)?;
-        let (mut passing, mut full) = (Vec::new(), false);
-        for Written { object, result } in calls::run::<WriteCall>(core, calls, &wait)? {
+        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor)?;
+        let (mut passing, mut full, mut halve) = (Vec::new(), false, false);
+        for Written { object, result } in calls::run::<WriteCall>(core, calls, usize::MAX, &wait)? {
             let Err(fault) = result else { continue };
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
             match failure.kind {
                 kind if passes(core, kind) => {
-                    if matches!(kind, FaultKind::NoHandle | FaultKind::Expired) {
-                        divisor *= 2;
-                    }
+                    halve |= matches!(kind, FaultKind::NoHandle | FaultKind::Expired);
                     full |= kind == FaultKind::Full;
                     passing.push(failure);
                     objects.push(object);
                 }
                 _ => failures.push(failure),
             }
+        }
+        if halve {
+            divisor = divisor.saturating_mul(2);
         }
         if !objects.is_empty() && core.options.retries <= tries {
             failures.extend(passing);

@@ -22,6 +22,7 @@ mod closing;
 mod concurrency;
 mod full;
 mod identity;
+mod loans;
 mod questions;
 mod reads;
 mod registration;
@@ -35,6 +36,7 @@ pub use closing::*;
 pub use concurrency::*;
 pub use full::*;
 pub use identity::*;
+pub use loans::*;
 pub use questions::*;
 pub use reads::*;
 pub use registration::*;
@@ -57,6 +59,7 @@ macro_rules! for_each_conformance_check {
             a_closed_engine_refuses_every_call
             a_full_batch_is_served
             a_full_store_keeps_working
+            a_loan_may_end_after_its_engine
             a_missing_key_leaves_the_others_unaffected
             a_prefix_removes_its_keys_only
             a_replace_is_atomic
@@ -71,6 +74,9 @@ macro_rules! for_each_conformance_check {
             describe_knows_size_and_tag
             empty_calls_return_nothing
             free_registration_takes_any_memory
+            loans_come_back_and_are_lent_again
+            loans_out_at_a_time_never_overlap
+            loans_take_reads_at_any_address
             neighbours_of_targets_stay_untouched
             no_tag_asked_means_any_tag
             objects_of_every_size_come_back

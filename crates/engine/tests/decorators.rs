@@ -389,6 +389,40 @@ fn decorators_are_stacked_from_a_text() {
 }
 
 #[test]
+fn a_text_names_every_kind_of_fault() {
+    let kinds = [
+        ("notfound", FaultKind::NotFound),
+        ("mismatch", FaultKind::Mismatch),
+        ("nohandle", FaultKind::NoHandle),
+        ("noloan", FaultKind::NoLoan),
+        ("expired", FaultKind::Expired),
+        ("full", FaultKind::Full),
+        ("transient", FaultKind::Transient),
+        ("maystillwrite", FaultKind::MayStillWrite),
+        ("unregistered", FaultKind::Unregistered),
+        ("unavailable", FaultKind::Unavailable),
+        ("refused", FaultKind::Refused),
+    ];
+    let listed = from_spec("fail:unknown:1", store())
+        .err()
+        .expect("no such kind")
+        .to_string();
+    for (name, kind) in kinds {
+        let inner = store();
+        ten_objects(&inner);
+        let engine = from_spec(&format!("fail:{name}:call1"), inner).expect("a valid text");
+        let memory = memory();
+        let fails = |result: &Result<u64, Fault>| matches!(result, Err(fault) if fault.kind == kind);
+        assert!(read_ten(&*engine, &memory).iter().all(fails), "{name}");
+        assert!(
+            read_ten(&*engine, &memory).iter().all(Result::is_ok),
+            "{name}, the second call"
+        );
+        assert!(listed.contains(name), "{name} in {listed}");
+    }
+}
+
+#[test]
 fn a_wrong_text_names_the_part_and_what_is_allowed() {
     let error = |spec: &str| from_spec(spec, store()).err().expect("a wrong text");
     assert_eq!(

@@ -1,8 +1,9 @@
 //! Memory of the caller (a torch tensor), kept alive by its owner.
 
-use crate::{Region, Source, Target};
+use crate::{Mapping, Region, Source, Target};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Caller memory of `len` bytes and whatever keeps it alive. Dropping it drops the owner.
 pub struct Foreign {
@@ -53,6 +54,27 @@ impl Foreign {
             len: owner.len,
             _owner: Box::new(owner),
         }
+    }
+
+    /// Consecutive pieces of a mapping, `lens` bytes each, which goes when the last piece does. Panics when it has not so many bytes.
+    pub fn pieces(mapping: Mapping, lens: &[usize]) -> Vec<Self> {
+        let total: usize = lens.iter().sum();
+        assert!(
+            total <= mapping.len(),
+            "{total} bytes of a mapping of {}",
+            mapping.len()
+        );
+        let base = mapping.region().addr;
+        let mapping = Arc::new(mapping);
+        let mut start = 0;
+        let piece = |&len: &usize| {
+            let at = std::ptr::with_exposed_provenance_mut(base + start);
+            start += len;
+            let owner: Box<dyn Send + Sync> = Box::new(Arc::clone(&mapping));
+            // SAFETY: the piece lies in the mapping (asserted above), which the owner keeps, and no other piece has its bytes.
+            unsafe { Self::new(at, len, owner) }
+        };
+        lens.iter().map(piece).collect()
     }
 
     /// Address of the first byte.
@@ -113,7 +135,7 @@ impl Drop for RawVec {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{CopyMode, copy};
+    use crate::{CopyMode, MappingKind, copy};
     use std::sync::Arc;
 
     #[test]
@@ -121,6 +143,19 @@ mod tests {
         let foreign = Foreign::from_vec(vec![1, 2, 3, 4]);
         copy((&[9u8, 8][..]).into(), &foreign.target(1..3), CopyMode::Cached);
         assert_eq!(foreign.source(0..4).to_vec(), [1, 9, 8, 4]);
+    }
+
+    #[test]
+    fn pieces_of_a_mapping_lie_one_after_the_other_and_keep_it() {
+        let mapping = Mapping::new(MappingKind::Anonymous, 100).unwrap();
+        let base = mapping.region().addr;
+        let mut pieces = Foreign::pieces(mapping, &[10, 0, 30]);
+        let places: Vec<(usize, usize)> = pieces.iter().map(|piece| (piece.addr() - base, piece.len())).collect();
+        assert_eq!(places, [(0, 10), (10, 0), (10, 30)]);
+        let last = pieces.pop().unwrap();
+        drop(pieces);
+        copy((&[7u8; 30][..]).into(), &last.target(0..30), CopyMode::Cached);
+        assert_eq!(last.source(0..30).to_vec(), [7; 30]);
     }
 
     #[test]

@@ -116,8 +116,8 @@ impl Calls {
         self.call("close", |py| Ok(PyTuple::empty(py)))
     }
 
-    /// Which of the keys have a replica on somebody's SSD that is offloaded there: failed reads of those may still write. A key that nothing
-    /// is known about counts as one.
+    /// Which of the keys have a replica on somebody's SSD that is offloaded there: failed reads of those may still write. A key that the master
+    /// no longer knows has nobody who could send it; where the master does not answer, every key counts.
     pub(super) fn offloaded(&self, keys: &[&str]) -> Vec<bool> {
         let asked = attached(|py| {
             let found = self

@@ -17,10 +17,12 @@ const VARIABLES: [(&str, &str); 2] = [
     ("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "65535"),
     ("MC_STORE_CLIENT_SETUP_RETRIES", "1"),
 ];
-/// A request of the master's protocol (its first byte) for function 0.
-const NO_SUCH_FUNCTION: [u8; 64] = {
-    let mut request = [0; 64];
-    request[0] = 0x15;
+/// First byte of every message of the master's protocol.
+const MAGIC: u8 = 0x15;
+/// The head of a request for function 0, whole.
+const NO_SUCH_FUNCTION: [u8; 20] = {
+    let mut request = [0; 20];
+    request[0] = MAGIC;
     request
 };
 /// A master that is there answers within microseconds; a time of 0 would mean for ever.
@@ -72,17 +74,22 @@ fn reach(master: &str, timeout: Duration) -> Result<IpAddr, OpenError> {
     Err(refused(last))
 }
 
-/// Any answer will do, also a closed connection: only silence until `deadline` is an error.
+/// Any message of its protocol will do. Silence until `deadline`, and every other answer, is an error.
 fn answers(mut stream: TcpStream, deadline: Instant) -> std::io::Result<IpAddr> {
     let left = deadline.saturating_duration_since(Instant::now());
     stream.set_read_timeout(Some(left.max(ANSWER_MIN)))?;
     stream.write_all(&NO_SUCH_FUNCTION)?;
-    match stream.read(&mut [0; 64]) {
+    let mut first = [0];
+    match stream.read(&mut first) {
+        Ok(1) if first == [MAGIC] => Ok(stream.local_addr()?.ip()),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(std::io::Error::new(
             ErrorKind::TimedOut,
             "something listens there and does not answer",
         )),
-        _ => Ok(stream.local_addr()?.ip()),
+        _ => Err(std::io::Error::new(
+            ErrorKind::InvalidData,
+            "what listens there is no Mooncake master",
+        )),
     }
 }
 

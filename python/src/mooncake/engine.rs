@@ -154,7 +154,7 @@ impl Mooncake {
     /// A failed read of an object that its owner has offloaded to an SSD may still be written.
     fn find_offloaded(&self, reads: &[&ReadOp<'_>], results: &mut [Result<u64, Fault>]) {
         let doubtful = |result: &Result<u64, Fault>| {
-            matches!(result, Err(fault) if matches!(fault.kind, FaultKind::Transient | FaultKind::Unavailable | FaultKind::Refused)
+            matches!(result, Err(fault) if matches!(fault.kind, FaultKind::Transient | FaultKind::Refused)
                 && !codes::ended_before_moving(i64::from(fault.code)))
         };
         let failed: Vec<usize> = (0..reads.len()).filter(|at| doubtful(&results[*at])).collect();

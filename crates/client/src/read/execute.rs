@@ -10,12 +10,13 @@ use crate::{
     core::Core,
 };
 use std::{
+    ops::Range,
     sync::PoisonError,
     time::{Duration, Instant},
 };
 use tensorlease_arena::{
     AcquireError, Destination, SlabId, SlabKind,
-    plan::{cut_groups, merge_regions},
+    plan::{GroupLimits, cut_groups, merge_regions},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
 use tensorlease_memory::{InFlight, Landing, Region, Target, copy_all};
@@ -28,6 +29,20 @@ const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Finished {
     pub(super) transfer: Transfer,
     pub(super) result: Result<u64, Fault>,
+    /// It never ran: why there was no loan for it.
+    pub(super) unlent: Option<FallbackKind>,
+}
+
+/// Why there was no memory to stage in. With a kind: the engine lent none.
+struct NoBounce {
+    fault: Fault,
+    unlent: Option<FallbackKind>,
+}
+
+impl From<Fault> for NoBounce {
+    fn from(fault: Fault) -> Self {
+        Self { fault, unlent: None }
+    }
 }
 
 impl EngineCall for Group {
@@ -48,15 +63,24 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
         how,
         mut transfers,
         items,
+        divisor,
     } = group;
     let items = &*items;
+    let mut unlent = None;
     let results = match how {
         How::Direct => {
             transfers.iter().for_each(|transfer| prefault(transfer, transfer.len));
             direct(core, items, &transfers)
         }
-        How::Staged => staged(core, items, &transfers, gate),
-        How::Registered => registered(core, items, &transfers),
+        How::Staged | How::Bounced => {
+            let staged = bounce(core, how, transfers.iter().map(|transfer| transfer.len).sum())
+                .map(|bounce| staged(core, items, &transfers, bounce, gate));
+            staged.unwrap_or_else(|none| {
+                unlent = none.unlent;
+                vec![Err(none.fault); transfers.len()]
+            })
+        }
+        How::Registered => registered(core, items, &transfers, divisor),
     };
     for (transfer, result) in transfers.iter_mut().zip(&results) {
         if matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite) {
@@ -66,7 +90,11 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
     transfers
         .into_iter()
         .zip(results)
-        .map(|(transfer, result)| Finished { transfer, result })
+        .map(|(transfer, result)| Finished {
+            transfer,
+            result,
+            unlent,
+        })
         .collect()
 }
 
@@ -84,29 +112,32 @@ fn prefault(first: &Transfer, len: u64) {
 }
 
 /// Where staged bytes arrive: a block of the bounce reserve, or what the engine lends.
-fn bounce(core: &Core, bytes: u64) -> Result<Landing, Fault> {
-    let Some(staging) = core.lends() else {
-        return core.bounce_block(bytes).map(Landing::Block);
+fn bounce(core: &Core, how: How, bytes: u64) -> Result<Landing, NoBounce> {
+    let Some(staging) = core.lends().filter(|_| how == How::Staged) else {
+        return Ok(core.bounce_block(bytes).map(Landing::Block)?);
     };
-    let loan = staging.borrow_bytes(super::ground::index(bytes))?;
+    let refused = |kind, fault| NoBounce {
+        fault,
+        unlent: Some(kind),
+    };
+    let loan = match core.borrow(staging, super::ground::index(bytes)) {
+        Err(fault) if fault.kind == FaultKind::NoLoan => return Err(refused(FallbackKind::NoLoan, fault)),
+        lent => lent?,
+    };
     core.counters.loans.add(1);
     if loan.overflow {
         let kind = FallbackKind::LoanOverflow;
         core.count_reason(kind, 1);
         if core.options.strict {
-            return Err(Fault::new(FaultKind::NoLoan, 0, kind.words()));
+            let fault = Fault::new(FaultKind::NoLoan, 0, format!("{bytes} bytes on their own"));
+            return Err(refused(kind, fault));
         }
     }
     Ok(Landing::Foreign(loan.memory))
 }
 
 /// Into a bounce block back to back in destination order, then one copy per run of back-to-back destinations.
-fn staged(core: &Core, items: &Items, transfers: &[Transfer], gate: &Gate) -> Vec<Result<u64, Fault>> {
-    let total = transfers.iter().map(|transfer| transfer.len).sum();
-    let bounce = match bounce(core, total) {
-        Ok(bounce) => bounce,
-        Err(fault) => return vec![Err(fault); transfers.len()],
-    };
+fn staged(core: &Core, items: &Items, transfers: &[Transfer], bounce: Landing, gate: &Gate) -> Vec<Result<u64, Fault>> {
     let starts: Vec<usize> = transfers
         .iter()
         .scan(0, |end, transfer| {
@@ -116,12 +147,12 @@ fn staged(core: &Core, items: &Items, transfers: &[Transfer], gate: &Gate) -> Ve
         })
         .collect();
     let span = |at: usize| starts[at]..starts[at] + super::ground::index(transfers[at].len);
-    let mut results = call(
-        core,
-        items,
-        transfers,
-        (0..transfers.len()).map(|at| bounce.target(span(at))),
-    );
+    // A loan may hold more keys than the engine takes in one call.
+    let mut results = Vec::with_capacity(transfers.len());
+    for range in calls_of(core, transfers, 1) {
+        let targets = range.clone().map(|at| bounce.target(span(at)));
+        results.extend(call(core, items, &transfers[range], targets));
+    }
     {
         let abandoned = gate.read().unwrap_or_else(PoisonError::into_inner);
         if !*abandoned {
@@ -198,9 +229,9 @@ fn keep_or_quarantine(core: &Core, bounce: Landing, results: &mut [Result<u64, F
 }
 
 /// Registers the landings for this one call. One that may still be written stays registered until the engine is closed.
-fn registered(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
+fn registered(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) -> Vec<Result<u64, Fault>> {
     if !core.registers() {
-        return in_calls(core, items, transfers);
+        return in_calls(core, items, transfers, divisor);
     }
     let mut regions: Vec<Region> = Vec::new();
     for transfer in transfers {
@@ -216,7 +247,7 @@ fn registered(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<
         }
         regions.push(region);
     }
-    let results = in_calls(core, items, transfers);
+    let results = in_calls(core, items, transfers, divisor);
     let late = |region: &Region| {
         let of = transfers
             .iter()
@@ -233,13 +264,20 @@ fn registered(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<
 }
 
 /// One call where the engine takes all of them in one: a batch may have more rows than that.
-fn in_calls(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
-    let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
-    let calls = cut_groups(&lens, groups::call_limits(core));
-    calls
+fn in_calls(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) -> Vec<Result<u64, Fault>> {
+    calls_of(core, transfers, divisor)
         .into_iter()
         .flat_map(|range| direct(core, items, &transfers[range]))
         .collect()
+}
+
+/// The transfers of each engine call, at least `divisor` calls where there are as many transfers.
+fn calls_of(core: &Core, transfers: &[Transfer], divisor: u64) -> Vec<Range<usize>> {
+    let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
+    let limits = groups::call_limits(core);
+    let part = transfers.len().div_ceil(usize::try_from(divisor).unwrap_or(usize::MAX));
+    let keys_max = limits.keys_max.min(part).max(1);
+    cut_groups(&lens, GroupLimits { keys_max, ..limits })
 }
 
 /// Memory that another call has registered just now is free again when that call ends.

@@ -18,10 +18,12 @@ const BOUNCE_BYTES_CACHED: u64 = 4 << 20;
 pub(super) enum How {
     /// The engine writes the ground itself.
     Direct,
-    /// The engine writes a bounce block, which is copied out.
+    /// The engine writes a bounce block, or what it lends, which is copied out.
     Staged,
     /// The ground is registered for this one call.
     Registered,
+    /// Staged in a bounce block because the engine lent nothing.
+    Bounced,
 }
 
 /// One object, or a range of it, and where it lands.
@@ -41,12 +43,14 @@ pub(super) struct Group {
     pub(super) how: How,
     pub(super) transfers: Vec<Transfer>,
     pub(super) items: Arc<Items>,
+    /// What is registered in one piece is read in this many calls.
+    pub(super) divisor: u64,
 }
 
 /// Cuts transfers, in order, into groups. `divisor` halves groups after the engine had no handle for larger ones.
 pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Transfer>, divisor: u64) -> Vec<Group> {
     if how == How::Registered {
-        return by_landing(items, transfers);
+        return by_landing(items, transfers, divisor);
     }
     if let (How::Staged, Some(staging)) = (how, core.lends()) {
         return by_loan(items, transfers, staging.limits(), divisor);
@@ -59,6 +63,7 @@ pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Tran
         how,
         transfers: transfers.by_ref().take(len).collect(),
         items: Arc::clone(items),
+        divisor: 1,
     };
     lens.into_iter().map(group).collect()
 }
@@ -80,6 +85,7 @@ fn by_loan(items: &Arc<Items>, transfers: Vec<Transfer>, limits: LoanLimits, div
         how: How::Staged,
         transfers: transfers.by_ref().take(len).collect(),
         items: Arc::clone(items),
+        divisor: 1,
     };
     lens.into_iter().map(group).collect()
 }
@@ -105,7 +111,7 @@ fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
 fn limits(core: &Core, how: How, total: u64, divisor: u64) -> GroupLimits {
     let readers = core.readers.count() as u64;
     let bytes = match how {
-        How::Staged => core.bounce_round_bytes(),
+        How::Staged | How::Bounced => core.bounce_round_bytes(),
         How::Direct | How::Registered => (total / (readers * GROUPS_PER_READER)).max(GROUP_BYTES_MIN),
     };
     let keys = core.capabilities.batch_keys_max as u64;
@@ -124,7 +130,7 @@ pub(super) fn call_limits(core: &Core) -> GroupLimits {
 }
 
 /// One group per landing, so that each is registered once. Landings are made to fit one engine call, where the units do.
-fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>) -> Vec<Group> {
+fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>, divisor: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for transfer in transfers {
         let same = groups
@@ -137,6 +143,7 @@ fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>) -> Vec<Group> {
                     how: How::Registered,
                     transfers: vec![transfer],
                     items: Arc::clone(items),
+                    divisor,
                 });
             }
         }

@@ -23,7 +23,7 @@ pub(super) struct Unit {
     pub(super) len: u64,
     pub(super) batch: Option<u32>,
     pub(super) place: Option<Place>,
-    /// The engine lent nothing for it: it is registered for the call.
+    /// Goes without a loan: it is larger than one, or the engine had none for it.
     pub(super) unlent: bool,
 }
 
@@ -86,11 +86,16 @@ pub(super) struct Job<'a> {
     /// To be run next, by how.
     pub(super) ready: [Vec<Transfer>; 3],
     divisor: u64,
+    /// The engine had no memory for calls side by side.
+    starved: bool,
     failures: Vec<KeyFailure>,
     passing: Vec<KeyFailure>,
-    /// Units that the engine lent nothing for in the last round, and why.
+    /// Values that the engine lent nothing for in the last round.
     unlent: u64,
-    unlent_cause: Cow<'static, str>,
+    /// Why, of the first of them.
+    unlent_cause: (FallbackKind, Cow<'static, str>),
+    /// Units wait for those that come through loans.
+    pub(super) collected: bool,
 }
 
 impl<'a> Job<'a> {
@@ -117,10 +122,12 @@ impl<'a> Job<'a> {
             direct: request.direct,
             ready: [Vec::new(), Vec::new(), Vec::new()],
             divisor: 1,
+            starved: false,
             failures: Vec::new(),
             passing: Vec::new(),
             unlent: 0,
-            unlent_cause: Cow::Borrowed(""),
+            unlent_cause: (FallbackKind::NoLoan, Cow::Borrowed("")),
+            collected: false,
         })
     }
 
@@ -132,14 +139,17 @@ impl<'a> Job<'a> {
     /// The engine calls to make now; `None` when nothing is left to fetch.
     pub(super) fn groups(&mut self) -> Option<Vec<Group>> {
         let mut groups = Vec::new();
-        for (how, index) in [(How::Direct, 0), (How::Staged, 1), (How::Registered, 2)] {
-            groups.extend(groups::cut(
-                self.core,
-                &self.items,
-                how,
-                std::mem::take(&mut self.ready[index]),
-                self.divisor,
-            ));
+        let [direct, staged, registered] = std::mem::take(&mut self.ready);
+        let (bounced, staged): (Vec<Transfer>, Vec<Transfer>) = staged
+            .into_iter()
+            .partition(|transfer| self.units[transfer.unit as usize].unlent);
+        for (how, transfers) in [
+            (How::Direct, direct),
+            (How::Staged, staged),
+            (How::Bounced, bounced),
+            (How::Registered, registered),
+        ] {
+            groups.extend(groups::cut(self.core, &self.items, how, transfers, self.divisor));
         }
         (!groups.is_empty()).then_some(groups)
     }
@@ -153,11 +163,15 @@ impl<'a> Job<'a> {
         self.passing.clear();
         self.unlent = 0;
         let mut halve = false;
-        for Finished { transfer, result } in finished {
+        // First, since such a unit starts over: what befell its other transfers no longer matters.
+        let (unlent, ran): (Vec<Finished>, Vec<Finished>) = finished.into_iter().partition(|it| it.unlent.is_some());
+        unlent.into_iter().for_each(|it| self.without_loan(it));
+        for Finished { transfer, result, .. } in ran {
             match verified(&transfer, result) {
                 Ok(()) => self.landed(transfer),
                 Err(fault) => {
                     halve |= matches!(fault.kind, FaultKind::NoHandle | FaultKind::Expired);
+                    self.starved |= fault.kind == FaultKind::NoHandle;
                     self.not_landed(transfer, fault);
                 }
             }
@@ -168,6 +182,11 @@ impl<'a> Job<'a> {
         self.leave_poisoned_landings();
     }
 
+    /// How many engine calls may run side by side: one after the other they need the least of the engine's memory.
+    pub(super) fn at_once(&self) -> usize {
+        if self.starved { 1 } else { usize::MAX }
+    }
+
     fn landed(&mut self, transfer: Transfer) {
         let unit = &mut self.units[transfer.unit as usize];
         if let (Ground::Own(_), Some(place)) = (&transfer.ground, &mut unit.place) {
@@ -175,16 +194,31 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// It lands in memory that is registered for the call; the caller's own memory is filled through the bounce reserve.
+    fn without_loan(&mut self, finished: Finished) {
+        let Finished {
+            transfer,
+            result,
+            unlent,
+        } = finished;
+        let unit = &mut self.units[transfer.unit as usize];
+        if !unit.unlent {
+            unit.unlent = true;
+            if let (0, Some(kind), Err(fault)) = (self.unlent, unlent, result) {
+                self.unlent_cause = (kind, fault.message);
+            }
+            self.unlent += unit.each_part().count() as u64;
+        }
+        if self.into.is_empty() {
+            unit.place = None;
+        } else {
+            self.push_ready(How::Staged, transfer);
+        }
+    }
+
     fn not_landed(&mut self, transfer: Transfer, fault: Fault) {
         let kind = fault.kind;
         let callers = !self.into.is_empty();
-        if kind == FaultKind::NoLoan && !callers {
-            self.units[transfer.unit as usize].place = None;
-            self.units[transfer.unit as usize].unlent = true;
-            self.unlent += 1;
-            self.unlent_cause = fault.message;
-            return;
-        }
         let failure = KeyFailure::new(self.items.name(transfer.item as usize), fault);
         let again = match kind {
             FaultKind::NoHandle | FaultKind::NoLoan | FaultKind::Expired | FaultKind::Transient => true,
@@ -196,8 +230,11 @@ impl<'a> Job<'a> {
             self.failures.push(failure);
             return;
         }
-        self.passing.push(failure);
         let unit = &mut self.units[transfer.unit as usize];
+        if unit.unlent && unit.place.is_none() {
+            return;
+        }
+        self.passing.push(failure);
         let how = unit.place.as_ref().map_or(How::Direct, |place| place.how);
         match (&transfer.ground, kind) {
             // Its memory is in quarantine: it lands elsewhere the next time.
@@ -254,21 +291,29 @@ impl<'a> Job<'a> {
     }
 
     pub(super) fn finished(&self) -> bool {
-        self.passing.is_empty() && self.unlent == 0
+        self.passing.is_empty() && self.unlent == 0 && !self.collected
     }
 
     /// Values that the engine lent nothing for go another way: counted, and under `strict` an error.
     pub(super) fn count_unlent(&self) -> Result<(), ReadError> {
-        let kind = FallbackKind::NoLoan;
         if self.unlent == 0 {
             return Ok(());
         }
+        let (kind, cause) = &self.unlent_cause;
         if self.core.options.strict {
-            let message = format!("strict=True and {} ({})", kind.words(), self.unlent_cause);
-            return Err(ReadError::Fallback { kind, message });
+            let message = format!("strict=True and {} ({cause})", kind.words());
+            return Err(ReadError::Fallback { kind: *kind, message });
         }
-        self.core.count_fallback_of(kind, self.unlent, &self.unlent_cause);
+        self.count_without_loan(*kind, self.unlent, Some(cause));
         Ok(())
+    }
+
+    /// What was to be leased is counted as a fallback by now.
+    pub(super) fn count_without_loan(&self, kind: FallbackKind, values: u64, cause: Option<&str>) {
+        if self.delivery != Delivery::Leased || !self.into.is_empty() {
+            self.core.counters.fallback_reads.add(values);
+        }
+        self.core.count(kind, values, cause);
     }
 
     /// Puts a unit on memory of its own.

@@ -22,6 +22,7 @@ const FRESH_BYTES: u64 = 64 << 20;
 impl Job<'_> {
     /// Finds memory for every unit that has none and makes its transfers.
     pub(super) fn land(&mut self) -> Result<(), ReadError> {
+        self.collected = false;
         let waiting = |(at, unit): (usize, &super::job::Unit)| unit.place.is_none().then_some(at);
         let waiting: Vec<u32> = self
             .units
@@ -38,7 +39,8 @@ impl Job<'_> {
         let (leased, mut copied): (Vec<u32>, Vec<u32>) = match self.delivery {
             Delivery::Auto if lends => (Vec::new(), waiting),
             Delivery::RegisterPerCall => return self.land_registered_per_call(&waiting),
-            Delivery::Leased => (waiting, Vec::new()),
+            // What got neither lease nor loan is counted, and not tried again.
+            Delivery::Leased => waiting.into_iter().partition(|unit| !self.units[*unit as usize].unlent),
             Delivery::Copied => (Vec::new(), waiting),
             Delivery::Auto => waiting.into_iter().partition(|unit| {
                 let unit = &self.units[*unit as usize];
@@ -58,12 +60,11 @@ impl Job<'_> {
         let Some(limits) = self.core.lends().map(Staging::limits) else {
             return Ok(());
         };
-        let fits = |unit: &&u32| self.longest_part(**unit) <= limits.bytes_max;
-        let (small, mut registered): (Vec<u32>, Vec<u32>) = units.iter().partition(fits);
-        self.refuse_larger_than_a_loan(registered.len() as u64)?;
-        let (unlent, lent): (Vec<u32>, Vec<u32>) =
-            small.into_iter().partition(|unit| self.units[*unit as usize].unlent);
-        registered.extend(unlent);
+        let (registered, lent): (Vec<u32>, Vec<u32>) = units.iter().partition(|unit| {
+            let unlent = self.units[**unit as usize].unlent;
+            unlent || limits.bytes_max < self.longest_part(**unit)
+        });
+        self.refuse_larger_than_a_loan(&registered)?;
         let unlimited = GroupLimits {
             keys_max: usize::MAX,
             bytes_max: u64::MAX,
@@ -72,6 +73,11 @@ impl Job<'_> {
             for region in self.of_one_dtype(batch) {
                 self.land_in_mappings(&region, How::Staged, unlimited)?;
             }
+        }
+        // Once, after what comes through loans: there may be more of them by then.
+        self.collected = !registered.is_empty() && !self.ready[How::Staged as usize].is_empty();
+        if self.collected {
+            return Ok(());
         }
         for region in self.of_one_dtype(&registered) {
             self.land_in_mappings(&region, How::Registered, self.core.registered_limits())?;
@@ -87,16 +93,24 @@ impl Job<'_> {
             .unwrap_or(0)
     }
 
-    fn refuse_larger_than_a_loan(&self, units: u64) -> Result<(), ReadError> {
+    fn refuse_larger_than_a_loan(&mut self, units: &[u32]) -> Result<(), ReadError> {
         let kind = FallbackKind::LoanTooLarge;
-        if units == 0 {
+        let mut values = 0;
+        for unit in units {
+            let unit = &mut self.units[*unit as usize];
+            // Those that got no loan are counted, and so is what lands for the second time.
+            if !std::mem::replace(&mut unit.unlent, true) {
+                values += unit.each_part().count() as u64;
+            }
+        }
+        if values == 0 {
             return Ok(());
         }
         if self.core.options.strict {
             let message = format!("strict=True and {}", kind.words());
             return Err(ReadError::Fallback { kind, message });
         }
-        self.core.count_fallback(kind, units);
+        self.count_without_loan(kind, values, None);
         Ok(())
     }
 
@@ -323,14 +337,11 @@ impl Core {
         blocks
     }
 
+    /// What one registration takes; the calls into it are cut on their own.
     fn registered_limits(&self) -> GroupLimits {
-        let bytes_max = self
-            .capabilities
-            .registration_bytes_max
-            .min(self.capabilities.batch_bytes_max);
         GroupLimits {
-            keys_max: self.capabilities.batch_keys_max,
-            bytes_max,
+            keys_max: usize::MAX,
+            bytes_max: self.capabilities.registration_bytes_max,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::ops::Range;
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
-use tensorlease_memory::{Foreign, InFlight, Landing, Source, copy_all};
+use tensorlease_memory::{Foreign, InFlight, Landing, Mapping, MappingKind, Region, Source, copy_all};
 
 /// Where the bytes of a call go before the engine takes them.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) enum Staging {
     Block(InFlight),
     /// Nowhere: their memory is registered for this call.
     Registered,
+    /// What is not one piece of memory is put together in fresh memory first, which is registered with the rest: the released client's way.
+    Gathered,
 }
 
 /// The objects of one engine call.
@@ -51,6 +53,7 @@ impl EngineCall for WriteCall {
             },
             Staging::Block(block) => staged(core, &objects, block),
             Staging::Registered => registered(core, &mut objects),
+            Staging::Gathered => gathered(core, &mut objects),
         };
         for (object, result) in objects.iter_mut().zip(&mut results) {
             keep_if_still_read(core, object, result);
@@ -147,6 +150,49 @@ fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fa
     results
 }
 
+/// Objects of several pieces, or of encoded bytes, are put together back to back in fresh memory; then as `registered`.
+fn gathered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
+    let in_pieces =
+        |object: &&mut Object| !matches!(object.segments.as_slice(), [Segment::Foreign(_) | Segment::Buffer(_)]);
+    let mut scattered: Vec<&mut Object> = objects.iter_mut().filter(in_pieces).collect();
+    let lens: Vec<usize> = scattered
+        .iter()
+        .map(|object| sources(object).map(|source| source.len()).sum())
+        .collect();
+    if !scattered.is_empty() {
+        let fresh = match Mapping::new(MappingKind::Anonymous, lens.iter().sum()) {
+            Ok(fresh) => fresh,
+            Err(error) => {
+                let fault = Fault::new(
+                    FaultKind::NoHandle,
+                    0,
+                    format!("no memory to gather the values in: {error}"),
+                );
+                return vec![Err(fault); objects.len()];
+            }
+        };
+        core.counters.copied_bytes.add(lens.iter().sum::<usize>() as u64);
+        core.stages.copy.time(|| {
+            for (object, piece) in scattered.iter_mut().zip(Foreign::pieces(fresh, &lens)) {
+                put_together(object, piece);
+            }
+        });
+    }
+    registered(core, objects)
+}
+
+fn put_together(object: &mut Object, piece: Foreign) {
+    let mut copies = Vec::with_capacity(object.segments.len());
+    let mut end = 0;
+    for source in sources(object) {
+        copies.push((source, piece.target(end..end + source.len())));
+        end += source.len();
+    }
+    copy_all(&copies);
+    drop(copies);
+    object.segments = vec![Segment::Foreign(piece)];
+}
+
 fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
     for object in objects.iter_mut() {
         for segment in &mut object.segments {
@@ -166,6 +212,7 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
         // What lies in the arena is registered already.
         .filter(|region| 0 < region.len && !core.arena.contains(*region))
         .collect();
+    let regions = merged(regions, core.capabilities.registration_bytes_max);
     for (at, region) in regions.iter().enumerate() {
         core.counters.register_calls_per_read.add(1);
         if let Err(error) = core.register(*region) {
@@ -182,6 +229,21 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
         regions.iter().for_each(|region| core.unregister(*region));
     }
     results
+}
+
+/// Regions that touch become one, as far as one registration goes: the pages at their border can't be registered twice.
+fn merged(mut regions: Vec<Region>, bytes_max: u64) -> Vec<Region> {
+    regions.sort_unstable_by_key(|region| region.addr);
+    let mut merged: Vec<Region> = Vec::with_capacity(regions.len());
+    for region in regions {
+        match merged.last_mut() {
+            Some(last) if last.addr + last.len == region.addr && (last.len + region.len) as u64 <= bytes_max => {
+                last.len += region.len;
+            }
+            _ => merged.push(region),
+        }
+    }
+    merged
 }
 
 /// `write_batch`, with its promises checked: one result per key, no panic.

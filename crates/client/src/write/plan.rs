@@ -1,7 +1,7 @@
 //! How each object leaves: as it lies, through a staging block, or from memory registered for the call.
 
 use super::{
-    Object,
+    Object, Route,
     execute::{Staging, WriteCall},
 };
 use crate::{FallbackKind, Segment, WriteError, core::Core, growth::Refused};
@@ -21,9 +21,13 @@ const CALLS_PER_READER: u64 = 4;
 pub(super) fn cut(
     core: &Core,
     objects: Vec<Object>,
+    route: Route,
     divisor: u64,
 ) -> Result<(Vec<WriteCall>, Vec<Object>), WriteError> {
     let registers = core.capabilities.registration == Registration::Required;
+    if registers && route == Route::RegisterPerCall {
+        return Ok((registered_per_call(core, objects, divisor), Vec::new()));
+    }
     let (as_they_lie, staged): (Vec<Object>, Vec<Object>) = objects
         .into_iter()
         .partition(|object| !registers || lies_in_arena(core, object));
@@ -36,8 +40,8 @@ pub(super) fn cut(
     let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
     let per_call = total / (core.readers.count() as u64 * CALLS_PER_READER);
     let bytes_max = per_call.max(CALL_BYTES_MIN);
-    let mut calls = grouped(core, as_they_lie, bytes_max / divisor, || Staging::None);
-    calls.extend(grouped(core, small, round / divisor, || Staging::Bounce));
+    let mut calls = grouped(core, as_they_lie, bytes_max, divisor, || Staging::None);
+    calls.extend(grouped(core, small, round, divisor, || Staging::Bounce));
     let mut later = Vec::new();
     for object in large {
         match own_block(core, &object) {
@@ -50,6 +54,17 @@ pub(super) fn cut(
     Ok((calls, later))
 }
 
+fn registered_per_call(core: &Core, objects: Vec<Object>, divisor: u64) -> Vec<WriteCall> {
+    let mut calls = Vec::new();
+    let mut objects = objects.into_iter().peekable();
+    while objects.peek().is_some() {
+        let batch = objects.by_ref().take(core.options.batch_keys as usize).collect();
+        let bytes_max = core.capabilities.registration_bytes_max;
+        calls.extend(grouped(core, batch, bytes_max, divisor, || Staging::Gathered));
+    }
+    calls
+}
+
 /// Does every segment lie in live blocks of the arena? Then it is registered already.
 fn lies_in_arena(core: &Core, object: &Object) -> bool {
     let in_arena = |segment: &Segment| match segment {
@@ -60,11 +75,17 @@ fn lies_in_arena(core: &Core, object: &Object) -> bool {
     object.segments.iter().all(in_arena)
 }
 
-fn grouped(core: &Core, objects: Vec<Object>, bytes_max: u64, staging: impl Fn() -> Staging) -> Vec<WriteCall> {
+fn grouped(
+    core: &Core,
+    objects: Vec<Object>,
+    bytes_max: u64,
+    divisor: u64,
+    staging: impl Fn() -> Staging,
+) -> Vec<WriteCall> {
     let lens: Vec<u64> = objects.iter().map(|object| object.len).collect();
     let limits = GroupLimits {
-        keys_max: core.capabilities.batch_keys_max.max(1),
-        bytes_max: bytes_max.min(core.capabilities.batch_bytes_max).max(1),
+        keys_max: (core.capabilities.batch_keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1),
+        bytes_max: (bytes_max.min(core.capabilities.batch_bytes_max) / divisor).max(1),
     };
     let mut objects = objects.into_iter();
     let ranges = cut_groups(&lens, limits);

@@ -3,7 +3,7 @@
 use crate::support::{
     Claims, KIB, MIB, Rig, assert_idle, budget, bytes_spec, every_engine, free_engine, pattern, spec, stat, tensor_item,
 };
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use tensorlease::{
     DType, Delivery, Expected, Foreign, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest, TensorSpec,
 };
@@ -127,16 +127,21 @@ fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
 }
 
 /// The same memory twice: one handle to give away, one to look at.
-#[allow(unsafe_code)]
 pub(crate) fn shared(memory: Foreign) -> (Foreign, Arc<Foreign>) {
-    let (addr, len) = (memory.addr(), memory.len());
     let owner = Arc::new(memory);
-    // SAFETY: the owner keeps the memory valid, and the tests read it through raw sources only.
-    let given = unsafe { Foreign::new(addr as *mut u8, len, Box::new(Arc::clone(&owner))) };
+    let given = part(&owner, 0..owner.len(), Box::new(()));
     (given, owner)
 }
 
-fn mixed() -> Vec<(Arc<TensorSpec>, Vec<u8>)> {
+/// Part of memory, to give away; `guard` is dropped with it.
+#[allow(unsafe_code)]
+pub(crate) fn part(memory: &Arc<Foreign>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> Foreign {
+    let base = memory.source(range.clone()).addr() as *mut u8;
+    // SAFETY: the owner keeps the memory valid, and the tests read it through raw sources only.
+    unsafe { Foreign::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
+}
+
+pub(crate) fn mixed() -> Vec<(Arc<TensorSpec>, Vec<u8>)> {
     [
         spec(DType::F32, &[3, 5]),
         spec(DType::I64, &[]),

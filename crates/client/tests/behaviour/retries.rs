@@ -180,6 +180,46 @@ fn no_handle_gives_the_lease_back_and_halves_the_group() {
 }
 
 #[test]
+fn a_read_that_expired_is_halved_and_lands_in_the_same_memory() {
+    let engine = Hooked::new(free_engine()).on_read(|_, reads| {
+        let expired = || Err(Fault::new(FaultKind::Expired, -707, "took too long"));
+        (8 < reads.len()).then(|| reads.iter().map(|_| expired()).collect())
+    });
+    let claims = crate::support::Claims {
+        batch_keys_max: Some(32),
+        ..crate::support::Claims::registering()
+    };
+    let rig = Rig::claiming(Arc::new(engine), claims, &budget(16 * MIB));
+    let lens = [20_000; 32];
+    let values = rig.fill(&lens);
+    for delivery in DELIVERIES {
+        rig.calls.take();
+        let read = rig.read(&lens, delivery).unwrap();
+        assert!(
+            read.iter()
+                .zip(&values)
+                .all(|(read, value)| read.as_slice() == value.as_slice())
+        );
+        let reads = rig.calls.reads();
+        let sizes: Vec<usize> = reads.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [vec![32], vec![16; 2], vec![8; 4]].concat(), "{delivery:?}");
+        if delivery != Delivery::Copied {
+            let target = |key: &str, reads: &[Vec<tensorlease::engine::decorators::ObservedRead>]| {
+                let reads = reads.iter().flatten();
+                let targets: Vec<_> = reads.filter(|read| read.key == key).map(|read| read.target).collect();
+                targets
+            };
+            for key in ["k0", "k17", "k31"] {
+                let targets = target(key, &reads);
+                assert_eq!(targets, [targets[0]; 3], "{delivery:?}, {key}");
+            }
+        }
+        drop(read);
+        assert_idle(&rig.store);
+    }
+}
+
+#[test]
 fn a_read_that_has_no_handle_holds_no_lease_while_it_waits() {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     let held = Arc::new(AtomicU64::new(u64::MAX));
@@ -236,4 +276,58 @@ fn a_write_is_tried_again_and_names_what_failed_for_good() {
         .unwrap();
     assert_eq!(there, [false, true], "the others are stored");
     assert_idle(&rig.store);
+}
+
+/// Finds no room in the first `times` write calls, and claims to make some, or not.
+fn full_at_first(times: u64, evicts: bool) -> Arc<dyn Engine> {
+    let engine = Hooked::new(free_engine()).on_write(move |call, writes| {
+        let full = || Err(Fault::new(FaultKind::Full, -200, "no room"));
+        (call <= times).then(|| writes.iter().map(|_| full()).collect())
+    });
+    Arc::new(if evicts { engine.claiming_eviction() } else { engine })
+}
+
+#[test]
+fn a_full_store_is_tried_again_where_it_makes_room_by_itself_and_fails_at_once_elsewhere() {
+    let write_calls = |rig: &Rig| stat(&rig.store, "engine_write_calls");
+    let item = || vec![PutItem::packed("k", vec![7; 100]), PutItem::packed("l", vec![8; 100])];
+    let rig = Rig::registering(full_at_first(2, true), &budget(16 * MIB));
+    rig.store.put(item(), Patience::default()).unwrap();
+    assert_eq!((write_calls(&rig), stat(&rig.store, "retries")), (3, 4));
+    assert_eq!(stat(&rig.store, "written_keys"), 2);
+
+    for (evicts, calls) in [(true, 3), (false, 1)] {
+        let options = Options {
+            retries: 2,
+            ..budget(16 * MIB)
+        };
+        let rig = Rig::registering(full_at_first(u64::MAX, evicts), &options);
+        let error = rig.store.put(item(), Patience::default()).unwrap_err();
+        let WriteError::StoreFull { failures, message } = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((failures.len(), failures[0].code), (2, -200));
+        assert!(message.contains("no room"), "{message}");
+        assert_eq!(write_calls(&rig), calls, "evicts={evicts}");
+        assert_eq!(stat(&rig.store, "written_keys"), 0);
+        assert_idle(&rig.store);
+    }
+}
+
+#[test]
+fn many_keys_without_a_handle_halve_a_write_once() {
+    let engine = Hooked::new(free_engine()).on_write(|call, writes| {
+        let none = || Err(Fault::new(FaultKind::NoHandle, -600, "no handle"));
+        (call == 1).then(|| writes.iter().map(|_| none()).collect())
+    });
+    let rig = Rig::registering(Arc::new(engine), &budget(16 * MIB));
+    let lens = [20_000; 200];
+    let values = rig.fill(&lens);
+    assert_eq!(stat(&rig.store, "engine_write_calls"), 3, "one, and two halves");
+    let read = rig.read(&lens, Delivery::Leased).unwrap();
+    assert!(
+        read.iter()
+            .zip(&values)
+            .all(|(read, value)| read.as_slice() == value.as_slice())
+    );
 }

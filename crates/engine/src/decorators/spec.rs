@@ -38,8 +38,8 @@ pub enum SpecError {
 /// | `late:200ms:0.5:seed3` | [`LateWriting`] |
 /// | `lose:0.01:seed2` | [`KeyLosing`] |
 ///
-/// The seed may be left out (0). Kinds of `fail`: `notfound`, `mismatch`, `nohandle`, `full`, `transient`, `maystillwrite`,
-/// `unregistered`, `unavailable`, `refused`.
+/// The seed may be left out (0). Kinds of `fail`: `notfound`, `mismatch`, `nohandle`, `noloan`, `expired`, `full`, `transient`,
+/// `maystillwrite`, `unregistered`, `unavailable`, `refused`.
 ///
 /// # Errors
 /// [`SpecError`] names the part that can't be read and what is allowed there.
@@ -111,6 +111,8 @@ impl<'a> Parts<'a> {
             "notfound" => FaultKind::NotFound,
             "mismatch" => FaultKind::Mismatch,
             "nohandle" => FaultKind::NoHandle,
+            "noloan" => FaultKind::NoLoan,
+            "expired" => FaultKind::Expired,
             "full" => FaultKind::Full,
             "transient" => FaultKind::Transient,
             "maystillwrite" => FaultKind::MayStillWrite,
@@ -118,8 +120,8 @@ impl<'a> Parts<'a> {
             "unavailable" => FaultKind::Unavailable,
             "refused" => FaultKind::Refused,
             part => {
-                let kinds = "a kind: notfound, mismatch, nohandle, full, transient, maystillwrite, unregistered, \
-                             unavailable or refused";
+                let kinds = "a kind: notfound, mismatch, nohandle, noloan, expired, full, transient, maystillwrite, \
+                             unregistered, unavailable or refused";
                 return Err(self.wrong(part, kinds));
             }
         })

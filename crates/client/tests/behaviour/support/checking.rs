@@ -1,12 +1,13 @@
 //! An engine around an engine that checks what a client promises: the engine contract, seen from the other side.
 
+use crate::deliveries::part;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
-    WriteOp,
+    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, Loan, LoanLimits, ObjectInfo, ReadOp,
+    RegisterError, Registration, Staging, WriteOp,
 };
 use tensorlease_memory::Region;
 
@@ -39,12 +40,14 @@ pub(crate) struct Checking {
     inner: Arc<dyn Engine>,
     capabilities: Capabilities,
     claims: Claims,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
     registered: Vec<Region>,
+    /// What the inner engine has lent and not got back.
+    lent: Vec<Region>,
     /// Targets of running reads.
     written: Vec<Region>,
     /// Sources of running writes.
@@ -71,7 +74,7 @@ impl Checking {
             inner,
             capabilities,
             claims,
-            state: Mutex::default(),
+            state: Arc::default(),
         }
     }
 
@@ -81,7 +84,7 @@ impl Checking {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn check_batch(&self, keys: &[&str], bytes: u64, state: &mut State) {
@@ -107,7 +110,8 @@ impl Checking {
         if region.len == 0 {
             state.broken.push("a transfer of zero bytes".to_owned());
         }
-        if self.claims.registering && !state.registered.iter().any(|known| known.contains(region)) {
+        let known = || state.registered.iter().chain(&state.lent);
+        if self.claims.registering && !known().any(|known| known.contains(region)) {
             state.broken.push(format!("{region:?} is not inside one registration"));
         }
     }
@@ -133,6 +137,10 @@ impl Checking {
     }
 }
 
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn forget(regions: &mut Vec<Region>, gone: &[Region]) {
     for region in gone {
         let at = regions.iter().position(|known| known == region);
@@ -152,6 +160,52 @@ impl Drop for Running<'_> {
         let mut state = self.engine.state();
         forget(&mut state.written, &self.written);
         forget(&mut state.read, &self.read);
+    }
+}
+
+/// Notes when a loan is given back, and what might still write it then.
+struct Lent {
+    region: Region,
+    state: Arc<Mutex<State>>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        let writes = |written: &Vec<Region>| written.iter().any(|busy| busy.overlaps(self.region));
+        let (running, late) = (writes(&state.written), writes(&state.late));
+        if running || late {
+            let how = if running {
+                "a running read writes"
+            } else {
+                "a read that gave up may write"
+            };
+            let region = self.region;
+            state.broken.push(format!("{region:?} is given back while {how} it"));
+        }
+        forget(&mut state.lent, &[self.region]);
+    }
+}
+
+impl Staging for Checking {
+    fn limits(&self) -> LoanLimits {
+        let staging = self.inner.staging();
+        staging.expect("asked only where the inner engine lends").limits()
+    }
+
+    fn borrow_bytes(&self, bytes: usize) -> Result<Loan, Fault> {
+        let staging = self.inner.staging().expect("asked only where the inner engine lends");
+        let most = staging.limits().bytes_max;
+        if bytes == 0 || most < bytes as u64 {
+            let promise = format!("a loan of {bytes} bytes, of 1 to {most}");
+            self.state().broken.push(promise);
+        }
+        let Loan { memory, overflow } = staging.borrow_bytes(bytes)?;
+        let (region, len, memory) = (memory.region(), memory.len(), Arc::new(memory));
+        self.state().lent.push(region);
+        let state = Arc::clone(&self.state);
+        let memory = part(&memory, 0..len, Box::new(Lent { region, state }));
+        Ok(Loan { memory, overflow })
     }
 }
 
@@ -274,9 +328,13 @@ impl Engine for Checking {
         self.inner.stats()
     }
 
+    fn staging(&self) -> Option<&dyn Staging> {
+        self.inner.staging().map(|_| self as &dyn Staging)
+    }
+
     fn close(&self) -> Result<(), CloseError> {
-        let closed = self.inner.close();
+        self.inner.close()?;
         self.state().late.clear();
-        closed
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError, WriteOp,
+    Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError, Staging, WriteOp,
 };
 use tensorlease_memory::Region;
 
@@ -25,6 +25,7 @@ pub(crate) struct Hooked {
     reads: AtomicU64,
     writes: AtomicU64,
     descriptions: AtomicU64,
+    closes: bool,
     on_read: Option<Box<OnRead>>,
     on_write: Option<Box<OnWrite>>,
     on_register: Option<Box<OnRegister>>,
@@ -39,6 +40,7 @@ impl Hooked {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             descriptions: AtomicU64::new(0),
+            closes: true,
             on_read: None,
             on_write: None,
             on_register: None,
@@ -49,6 +51,18 @@ impl Hooked {
     /// Claims that transfers may end late.
     pub(crate) fn claiming_late_writes(mut self) -> Self {
         self.capabilities.late_writes = true;
+        self
+    }
+
+    /// Claims that it makes room when it is full.
+    pub(crate) fn claiming_eviction(mut self) -> Self {
+        self.capabilities.evicts = true;
+        self
+    }
+
+    /// Never closes.
+    pub(crate) fn failing_to_close(mut self) -> Self {
+        self.closes = false;
         self
     }
 
@@ -135,7 +149,15 @@ impl Engine for Hooked {
         self.inner.stats()
     }
 
+    fn staging(&self) -> Option<&dyn Staging> {
+        self.inner.staging()
+    }
+
     fn close(&self) -> Result<(), CloseError> {
+        if !self.closes {
+            let source = "a transfer still runs".into();
+            return Err(CloseError::Failed { source });
+        }
         self.inner.close()
     }
 }

@@ -3,10 +3,14 @@
 
 mod checking;
 mod hooked;
+mod lending;
+mod log_lines;
 mod rig;
 
 pub(crate) use checking::{Checking, Claims};
 pub(crate) use hooked::Hooked;
+pub(crate) use lending::{Lending, Terms, no_loan};
+pub(crate) use log_lines::warnings_of;
 pub(crate) use rig::{Rig, tensor_item};
 
 use std::{
