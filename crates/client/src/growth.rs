@@ -187,7 +187,7 @@ impl Core {
             .collect()
     }
 
-    fn registration_pieces(&self, region: Region) -> impl Iterator<Item = Region> + use<> {
+    pub(crate) fn registration_pieces(&self, region: Region) -> impl Iterator<Item = Region> + use<> {
         let piece = usize::try_from(self.capabilities.registration_bytes_max)
             .unwrap_or(usize::MAX)
             .max(1);

@@ -233,19 +233,19 @@ fn registered(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) 
     if !core.registers() {
         return in_calls(core, items, transfers, divisor);
     }
-    let mut regions: Vec<Region> = Vec::new();
-    for transfer in transfers {
-        let region = transfer.ground.region();
-        if regions.last() == Some(&region) {
-            continue;
-        }
+    let mut regions: Vec<Region> = transfers.iter().map(|transfer| transfer.ground.region()).collect();
+    regions.dedup();
+    let pieces: Vec<Region> = regions
+        .iter()
+        .flat_map(|region| core.registration_pieces(*region))
+        .collect();
+    for (at, piece) in pieces.iter().enumerate() {
         core.counters.register_calls_per_read.add(1);
-        if let Err(error) = core.register(region) {
-            regions.iter().for_each(|region| core.unregister(*region));
+        if let Err(error) = core.register(*piece) {
+            pieces[..at].iter().for_each(|piece| core.unregister(*piece));
             let fault = refused_registration(&error);
             return vec![Err(fault); transfers.len()];
         }
-        regions.push(region);
     }
     let results = in_calls(core, items, transfers, divisor);
     let late = |region: &Region| {
@@ -259,16 +259,21 @@ fn registered(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) 
     regions
         .iter()
         .filter(|region| !late(region))
-        .for_each(|region| core.unregister(*region));
+        .flat_map(|region| core.registration_pieces(*region))
+        .for_each(|piece| core.unregister(piece));
     results
 }
 
 /// One call where the engine takes all of them in one: a batch may have more rows than that.
 fn in_calls(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) -> Vec<Result<u64, Fault>> {
-    calls_of(core, transfers, divisor)
-        .into_iter()
-        .flat_map(|range| direct(core, items, &transfers[range]))
-        .collect()
+    let mut rest = transfers;
+    let mut results = Vec::with_capacity(transfers.len());
+    for len in groups::group_lens(&calls_of(core, transfers, divisor), transfers) {
+        let (now, later) = rest.split_at(len);
+        results.extend(direct(core, items, now));
+        rest = later;
+    }
+    results
 }
 
 /// The transfers of each engine call, at least `divisor` calls where there are as many transfers.

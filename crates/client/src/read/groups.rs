@@ -91,7 +91,7 @@ fn by_loan(items: &Arc<Items>, transfers: Vec<Transfer>, limits: LoanLimits, div
 }
 
 /// How many transfers each group has: ranges of one object follow one another, and no call may name a key twice.
-fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
+pub(super) fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
     let same_key = |pair: &[Transfer]| pair[0].item == pair[1].item;
     let mut lens = Vec::with_capacity(ranges.len());
     for range in ranges {

@@ -15,6 +15,9 @@ use tensorlease_arena::plan::{fold_duplicates, split_ranges};
 use tensorlease_engine::{Fault, FaultKind};
 use tensorlease_memory::{Foreign, Landing};
 
+/// A smaller transfer that took too long is not read faster in halves.
+const SPLIT_BYTES_MIN: u64 = 8 << 20;
+
 /// What lands in one piece of memory: a value alone, or the rows of a batch back to back.
 #[derive(Debug)]
 pub(super) struct Unit {
@@ -241,6 +244,7 @@ impl<'a> Job<'a> {
             (Ground::Gone, _) => unit.place = None,
             // The engine needs the memory that this block holds: give it back before the next try.
             (Ground::Own(_), FaultKind::NoHandle) if how == How::Direct && !callers => unit.place = None,
+            (_, FaultKind::Expired) if how == How::Direct && self.splits(&transfer) => self.split(how, transfer),
             _ => self.push_ready(how, transfer),
         }
     }
@@ -397,18 +401,56 @@ impl<'a> Job<'a> {
 
     /// Ranges of an object of `len` bytes that lands at `offset`; `None` where one transfer takes it whole.
     fn cuts(&self, how: How, landing: &Landing, offset: u64, len: u64) -> Option<Vec<Range<u64>>> {
-        match (how, landing) {
-            (How::Staged, _) => {
-                let round = self.core.staged_bytes_max();
-                (round < len).then(|| split_ranges(len, round))
-            }
-            // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
-            (How::Direct, Landing::Block(block)) if self.core.capabilities.ranges => {
-                let piece = self.core.registration_piece_bytes();
-                let start = block.block().offset + offset;
-                (start / piece != (start + len - 1) / piece).then(|| cuts_at_multiples(start, len, piece))
-            }
-            _ => None,
+        if how == How::Staged {
+            let round = self.core.staged_bytes_max();
+            return (round < len).then(|| split_ranges(len, round));
+        }
+        if !self.core.capabilities.ranges {
+            return None;
+        }
+        let start = match landing {
+            Landing::Block(block) => block.block().offset + offset,
+            _ => offset,
+        };
+        // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
+        let pieces = cuts_at_multiples(start, len, self.core.registration_piece_bytes());
+        let most = self.core.capabilities.batch_bytes_max;
+        if pieces.len() == 1 && len <= most {
+            return None;
+        }
+        let split = |piece: Range<u64>| {
+            let ranges = split_ranges(piece.end - piece.start, most);
+            ranges
+                .into_iter()
+                .map(move |range| piece.start + range.start..piece.start + range.end)
+        };
+        Some(pieces.into_iter().flat_map(split).collect())
+    }
+
+    fn splits(&self, transfer: &Transfer) -> bool {
+        self.core.capabilities.ranges && SPLIT_BYTES_MIN < transfer.len
+    }
+
+    /// The transfer took too long as a whole: its halves may do, one call each.
+    fn split(&mut self, how: How, transfer: Transfer) {
+        let shared = match transfer.ground {
+            Ground::Own(landing) => SharedLanding::new(self.core, landing),
+            Ground::Shared(shared) => shared,
+            Ground::Gone => unreachable!("what expired is not quarantined"),
+        };
+        for half in split_ranges(transfer.len, transfer.len.div_ceil(2)) {
+            let part = Transfer {
+                item: transfer.item,
+                unit: transfer.unit,
+                ground: Ground::Shared(Arc::clone(&shared)),
+                ground_offset: transfer.ground_offset + half.start,
+                object_offset: transfer.object_offset + half.start,
+                len: half.end - half.start,
+            };
+            self.push_ready(how, part);
+        }
+        if let Some(place) = &mut self.units[transfer.unit as usize].place {
+            place.ground = Some(Ground::Shared(shared));
         }
     }
 }

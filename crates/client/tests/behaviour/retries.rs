@@ -220,6 +220,47 @@ fn a_read_that_expired_is_halved_and_lands_in_the_same_memory() {
 }
 
 #[test]
+fn one_large_object_that_expired_is_read_in_halves_into_the_same_memory() {
+    // As where the transfer of so many bytes outlasts the read lease.
+    let engine = Hooked::new(free_engine()).on_read(|_, reads| {
+        let long = |read: &tensorlease::engine::ReadOp<'_>| 6 * MIB < read.target.len() as u64;
+        let expired = || Err(Fault::new(FaultKind::Expired, -707, "took too long"));
+        reads.iter().any(long).then(|| reads.iter().map(|_| expired()).collect())
+    });
+    let rig = Rig::claiming(Arc::new(engine), crate::support::Claims::registering(), &budget(64 * MIB));
+    let len = 20 * MIB + 7;
+    let values = rig.fill(&[len]);
+    rig.calls.take();
+    let read = rig.read(&[len], Delivery::Leased).unwrap();
+    assert!(read[0].as_slice() == values[0].as_slice(), "every byte at its place");
+    let sizes: Vec<usize> = rig.calls.reads().iter().flatten().map(|read| read.target.len).collect();
+    assert_eq!(sizes.len(), 7, "whole, two halves, four quarters: {sizes:?}");
+    assert_eq!(sizes[3..].iter().sum::<usize>() as u64, len, "the quarters are the object: {sizes:?}");
+    let first = rig.calls.reads()[0][0].target.addr;
+    let lowest = rig.calls.reads().iter().flatten().map(|read| read.target.addr).min();
+    assert_eq!(lowest, Some(first), "in the same memory");
+    drop(read);
+    assert_idle(&rig.store);
+}
+
+#[test]
+fn a_value_larger_than_one_registration_is_registered_in_pieces_for_its_call() {
+    let claims = crate::support::Claims {
+        registration_bytes_max: Some(MIB),
+        ..crate::support::Claims::registering()
+    };
+    let rig = Rig::claiming(free_engine(), claims, &budget(64 * MIB));
+    let len = 3 * MIB + 5000;
+    let values = rig.fill(&[len]);
+    let before = rig.store.stats().get("register_calls_per_read");
+    let read = rig.read(&[len], Delivery::RegisterPerCall).unwrap();
+    assert!(read[0].as_slice() == values[0].as_slice(), "every byte at its place");
+    assert_eq!(rig.store.stats().get("register_calls_per_read") - before, 4.0);
+    drop(read);
+    assert_idle(&rig.store);
+}
+
+#[test]
 fn a_read_that_has_no_handle_holds_no_lease_while_it_waits() {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     let held = Arc::new(AtomicU64::new(u64::MAX));
