@@ -70,7 +70,7 @@ bench: build
 # Makes README.md's table and its chart those of the last `make bench`.
 figures: $(PACKAGE_STAMP)
 	mkdir -p docs/benchmarks
-	cp $(BENCH_OUT)/*.json $(BENCH_OUT)/reads-pinned.png docs/benchmarks/
+	cp $(BENCH_OUT)/*.json $(BENCH_OUT)/*.png docs/benchmarks/
 	$(BIN)/python scripts/figures.py
 
 # ---- test -----------------------------------------------------------------------------------------------------------

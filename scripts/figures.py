@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Fills the table of figures in README.md from the reports docs/benchmarks/reads-pinned*.json of `tensorlease bench reads --json`.
+"""Fills the marked tables of README.md and docs/benchmarks.md from the reports of `tensorlease bench --json` in docs/benchmarks.
 
-Usage: scripts/figures.py [--check]. With --check nothing is written; exit status 1 when README.md is out of date.
+A block stands between `<!-- figures: NAME -->` (README's: `<!-- figures -->`) and `<!-- /figures -->`. Reports whose names begin with that of
+another one, as reads-pinned-4g does with reads-pinned, give their rows to it: shapes may be measured in runs of their own.
+
+Usage: scripts/figures.py [--check]. With --check nothing is written; exit status 1 when a document is out of date.
 """
 
 from __future__ import annotations
@@ -9,75 +12,62 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from figure_tables import BLOCKS, Report, Reports
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.DOTALL)
-# The modes of a read, in the order of the columns, with the words for their headings.
-MODES = {"register-per-call": "registered per read", "copied": "copied", "leased": "leased", "batch": "get_batch"}
+REPORTS = ROOT / "docs/benchmarks"
+DOCUMENTS = ("README.md", "docs/benchmarks.md")
+BLOCK = re.compile(r"(<!-- figures(?:: (?P<name>[a-z-]+))? -->\n).*?(<!-- /figures -->)", re.DOTALL)
+#: Reports that may come in several files.
+IN_PARTS = ("reads-pinned", "mooncake-sweep")
 
 
-def table(report: dict[str, Any]) -> str:
-    """One line per shape: the median of each mode, then what the leased read gains."""
-    rows = {(row["shape"], row["mode"]): row for row in report["rows"]}
-    shapes = list(dict.fromkeys(row["shape"] for row in report["rows"]))
-    modes = [mode for mode in MODES if any((shape, mode) in rows for shape in shapes)]
-    lines = [
-        "| values read | "
-        + " | ".join(f"{MODES[mode]}, ms" for mode in modes)
-        + " | leased: times as fast | registrations | of one memcpy |",
-        "| --- |" + " ---: |" * (len(modes) + 3),
-    ]
-    for shape in shapes:
-        medians = [_median(rows.get((shape, mode))) for mode in modes]
-        lines.append(f"| {shape} | " + " | ".join(medians) + f" | {_gain(rows.get((shape, 'leased')))} |")
-    return "\n".join([*lines, "", _conditions(report)])
+def filled(document: str, text: str, reports: Reports) -> str:
+    """The text of a document with its marked blocks replaced."""
+    if not BLOCK.search(text):
+        sys.exit(f"{document} has no block between <!-- figures --> and <!-- /figures -->")
+
+    def block(found: re.Match[str]) -> str:
+        name = found["name"] or ""
+        if name not in BLOCKS:
+            sys.exit(f"{document}: there are no figures {name!r}; known are {', '.join(filter(None, BLOCKS))}")
+        return f"{found.group(1)}{BLOCKS[name].text(reports, REPORTS)}\n{found.group(3)}"
+
+    return BLOCK.sub(block, text)
 
 
-def _median(row: dict[str, Any] | None) -> str:
-    return "-" if row is None else f"{row['median_ms']:.1f}"
-
-
-def _gain(leased: dict[str, Any] | None) -> str:
-    if leased is None:
-        return "- | - | -"
-    ratio = "-" if leased["ratio"] is None else f"{leased['ratio']:.1f}x"
-    return f"{ratio} | {leased['register_calls']:g} | {leased['ratio_to_memcpy']:.2f}"
-
-
-def _conditions(report: dict[str, Any]) -> str:
-    machine, settings = report["machine"], report["settings"]
-    reads = f"`{report['engine']}`, {settings['readers']} readers, median of {settings['repetitions']} reads in random order"
-    return f"{reads}, on {machine['cores']} cores. The memcpy: one thread, warm, {report['memcpy_ms_per_gib']:.0f} ms per GiB."
-
-
-def filled(readme: str, report: dict[str, Any]) -> str:
-    """README's text with the marked block replaced."""
-    if not BLOCK.search(readme):
-        sys.exit("README.md has no block between <!-- figures --> and <!-- /figures -->")
-    return BLOCK.sub(lambda block: f"{block.group(1)}{table(report)}\n{block.group(2)}", readme)
-
-
-def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """One report with the rows of all: shapes may have been measured in runs of their own."""
-    if not reports:
-        sys.exit("docs/benchmarks has no reads-pinned*.json; run `make bench` and `make figures`")
-    return {**reports[0], "rows": [row for report in reports for row in report["rows"]]}
+def gathered(files: Iterable[tuple[str, Report]]) -> Reports:
+    """Reports by name; those in parts are one report with the rows of all."""
+    reports: Reports = {}
+    for name, report in sorted(files, key=lambda file: file[0]):
+        whole = next((part for part in IN_PARTS if name.startswith(f"{part}-") and part in reports), None)
+        if whole is None:
+            reports[name] = report
+        else:
+            reports[whole] = reports[whole] | {"rows": [*reports[whole]["rows"], *report["rows"]]}
+    return reports
 
 
 def main(arguments: list[str]) -> int:
-    paths = sorted((ROOT / "docs/benchmarks").glob("reads-pinned*.json"))
-    report = merged([json.loads(path.read_text(encoding="utf-8")) for path in paths])
-    path = ROOT / "README.md"
-    before = path.read_text(encoding="utf-8")
-    after = filled(before, report)
-    if "--check" in arguments:
-        if after != before:
-            print("README.md: the figures are not those of docs/benchmarks; run scripts/figures.py")
-        return int(after != before)
-    path.write_text(after, encoding="utf-8")
-    return 0
+    paths = REPORTS.glob("*.json")
+    reports = gathered((path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in paths)
+    stale = False
+    for document in DOCUMENTS:
+        path = ROOT / document
+        before = path.read_text(encoding="utf-8")
+        after = filled(document, before, reports)
+        if after == before:
+            continue
+        stale = True
+        if "--check" in arguments:
+            print(f"{document}: the figures are not those of docs/benchmarks; run scripts/figures.py")
+        else:
+            path.write_text(after, encoding="utf-8")
+    return int(stale and "--check" in arguments)
 
 
 if __name__ == "__main__":

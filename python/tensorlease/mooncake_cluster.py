@@ -150,8 +150,14 @@ class SegmentOwner:
         raise EngineUnavailable(f"the process that owns the segment did not start: {_tail(self._log)}")
 
     def pause(self) -> None:
-        """SIGSTOP: its transfers hang."""
+        """SIGSTOP: its transfers hang. Returns once it has stopped."""
         self.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_SECONDS
+        # The state stands behind the name, which ends with the last bracket.
+        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"process {self.process.pid} does not stop")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT."""

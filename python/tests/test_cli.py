@@ -17,9 +17,10 @@ import pytest
 pytest.importorskip("torch")
 
 import tensorlease as tl
-from tensorlease.bench import machine, opening, reads
-from tensorlease.bench.modes import MODES
-from tensorlease.cli import MODE_NAMES, main
+from tensorlease.bench import alternation, machine, opening, writes
+from tensorlease.bench.command import MODE_NAMES, WRITE_MODE_NAMES
+from tensorlease.bench.modes import MODES, STORE_POOL
+from tensorlease.cli import main
 
 ROW_FIELDS = {
     "shape",
@@ -30,10 +31,15 @@ ROW_FIELDS = {
     "register_calls",
     "registered_bytes",
     "leases",
+    "loans",
+    "overflow_loans",
     "copied_bytes",
     "page_faults",
     "stages_ms",
+    "stages_sum_ms",
+    "stages_of_total",
     "ratio",
+    "ratio_to_store_pool",
     "repetitions_ms",
 }
 
@@ -70,16 +76,18 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_parser_knows_the_modes_that_there_are() -> None:
     assert MODE_NAMES == MODES
+    assert tuple(writes.MODES) == WRITE_MODE_NAMES
 
 
 @pytest.mark.usefixtures("small_yardstick")
 def test_reads_reports_every_shape_and_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, report = run_reads(tmp_path, "--modes", ",".join(MODES))
+    modes = [mode for mode in MODES if mode != STORE_POOL]
+    status, report = run_reads(tmp_path, "--modes", ",".join(modes))
     assert status == 0
     assert report["complete"] is True
     assert report["memcpy_ms_per_gib"] > 0
     assert {(row["shape"], row["mode"]) for row in report["rows"]} == {
-        (shape, mode) for shape in ("8x256KiB", "64x32KiB") for mode in MODES
+        (shape, mode) for shape in ("8x256KiB", "64x32KiB") for mode in modes
     }
     for row in report["rows"]:
         assert row.keys() >= ROW_FIELDS
@@ -87,7 +95,7 @@ def test_reads_reports_every_shape_and_mode(tmp_path: Path, capsys: pytest.Captu
         assert len(row["repetitions_ms"]) == 3
         assert row["min_ms"] <= row["median_ms"] <= max(row["repetitions_ms"])
     table = capsys.readouterr().out
-    assert all(mode in table for mode in MODES)
+    assert all(mode in table for mode in modes)
 
 
 @pytest.mark.usefixtures("small_yardstick")
@@ -125,7 +133,7 @@ def test_reads_draws_a_chart(tmp_path: Path) -> None:
 def test_an_interrupted_run_keeps_what_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measure, calls = reads.warm_then_timed, []
+    measure, calls = alternation.warm_then_timed, []
 
     def interrupted_at_the_fourth(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -133,7 +141,7 @@ def test_an_interrupted_run_keeps_what_it_measured(
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(reads, "warm_then_timed", interrupted_at_the_fourth)
+    monkeypatch.setattr(alternation, "warm_then_timed", interrupted_at_the_fourth)
     status, report = run_reads(tmp_path, "--modes", "leased,copied")
     assert status == 130
     assert report["complete"] is False
@@ -181,6 +189,10 @@ def wait_for_threads_of_a_store(process: subprocess.Popen[str]) -> None:
         (["bench", "reads", "--modes", "fast"], "the modes are"),
         (["bench", "reads", "--reps", "0"], "at least 1"),
         (["bench", "reads", "--max-bytes", "0"], "at least one byte"),
+        (["bench", "reads", "--share", "most"], "the shares are half, quarter"),
+        (["bench", "reads", "--owner", "nobody"], "invalid choice"),
+        (["bench", "writes", "--modes", "leased"], "the modes are"),
+        (["bench", "sweep", "--batch-keys", "50,0"], "at least 1"),
         (["bench"], "required"),
         ([], "required"),
     ],
@@ -200,7 +212,15 @@ def test_wrong_usage_is_told_and_exits_with_2(
         (["bench", "reads", "--engine", "nowhere://", "--shapes", "4x1KiB"], "nowhere"),
         (["bench", "reads", "--shapes", "1000000x1GiB"], "leave it out"),
         (["bench", "reads", "--shapes", "4x1KiB", "--json", "/no/such/folder/x.json"], "no folder"),
+        (["bench", "reads", "--owner", "other"], "--owner other needs --engine mooncake"),
+        (["bench", "reads", "--share", "half"], "the share of store-pool"),
+        (["bench", "reads", "--modes", "leased,store-pool"], "only Mooncake has a pool"),
+        (["bench", "reads", "--engine", "mooncake", "--modes", "store-pool,auto,copied"], "so would auto and copied"),
+        (["bench", "reads", "--engine", "mooncake://h:1?pool=store"], "leave pool out of the URL"),
+        (["bench", "sweep", "--engine", "mooncake://h:1?local_buffer=1GiB"], "leave local_buffer out"),
+        (["bench", "rounds", "--engine", "embedded://"], "only Mooncake has a pool"),
         (["bench", "pairs", "--a", "auto", "--b", "auto"], "two different"),
+        (["bench", "pairs", "--engine", "mooncake", "--a", "auto", "--b", "store-pool"], "so would auto"),
         (["bench", "stack", "--shape", "ragged"], "torch.stack"),
         (["bench", "keys", "--row-bytes", "7"], "multiple of 4"),
         (["demo", "--samples", "6001"], "6000"),
@@ -235,3 +255,22 @@ def test_stack_and_keys_report_their_rows(tmp_path: Path) -> None:
     assert [row["keys"] for row in rows] == [100, 1000]
     assert all(0 < row["stages_us_per_key"]["wrap"] < row["total_us_per_key"] for row in rows)
     assert all(row["unbind_us_per_key"] > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_writes_reports_how_each_kind_of_value_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "writes.json"
+    arguments = ["--engine", "embedded://?registration=pinned", "--shapes", "64x32KiB", "--reps", "2"]
+    assert main(["bench", "writes", *arguments, "--check", "--json", str(path)]) == 0
+    rows = {row["mode"]: row for row in json.loads(path.read_text())["rows"]}
+    assert_writes_are_told_apart(rows, keys=64)
+
+
+def assert_writes_are_told_apart(rows: dict[str, Any], keys: int) -> None:
+    assert set(rows) == set(WRITE_MODE_NAMES)
+    assert (rows["arena"]["in_place_writes"], rows["arena"]["copied_bytes"]) == (keys, 0)
+    assert rows["foreign"]["staged_writes"] == rows["packed"]["staged_writes"] == keys
+    assert all(rows[mode]["register_calls"] == 0 for mode in ("arena", "foreign", "packed"))
+    assert all(rows[mode]["register_calls"] >= 1 for mode in ("register-per-call", "packed-register-per-call"))
+    assert rows["register-per-call"]["ratio"] == rows["packed-register-per-call"]["ratio"] == 1.0
+    assert all(row["fallback_writes"] == 0 for row in rows.values())

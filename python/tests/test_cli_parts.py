@@ -14,13 +14,15 @@ torch = pytest.importorskip("torch")
 import tensorlease as tl
 from tensorlease.bench.check import check
 from tensorlease.bench.column import Column, WrongContents
+from tensorlease.bench.lending import PUBLISHED_LEASES, PUBLISHED_ROUNDS, planned_loans, published_loans, share_bytes
 from tensorlease.bench.machine import available_bytes, require_memory
-from tensorlease.bench.opening import default_max_bytes, engine_for
+from tensorlease.bench.modes import require_comparable
+from tensorlease.bench.opening import EngineChoice, default_max_bytes, engine_for
 from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import median, quartiles, stdev
-from tensorlease.bench.report import counted, read_json, table, write_json
+from tensorlease.bench.report import TableColumn, counted, engine_line, read_json, table, table_of, write_json
 from tensorlease.bench.sizes import format_bytes, parse_bytes
-from tensorlease.bench.workload import parse_workload
+from tensorlease.bench.workload import Workload, parse_workload
 from tensorlease.data import conversation_lengths
 
 
@@ -84,6 +86,44 @@ def test_only_embedded_engines_without_a_capacity_get_one() -> None:
         assert engine_for(given, 1 << 30) == given
 
 
+@pytest.mark.parametrize("engine", ["mooncake", "mooncake://h:1", "mooncake://h:1?protocol=rdma"])
+def test_objects_of_a_cluster_elsewhere_take_no_memory_here(engine: str) -> None:
+    workload = parse_workload("1024x1MiB")
+    here = EngineChoice("mooncake", share="half").needed_bytes(workload, 2 << 30)
+    needed = EngineChoice(engine, share="half").needed_bytes(workload, 2 << 30)
+    assert here - needed == (0 if engine == "mooncake" else round(1.25 * (1 << 30)))
+    # The objects, the arena, a result outside it, and Mooncake's pool of 1 GiB.
+    assert here == round(1.25 * (1 << 30)) + (2 << 30) + (1 << 30) + (1 << 30)
+
+
+def test_modes_that_would_be_one_and_the_same_are_not_compared() -> None:
+    require_comparable(["register-per-call", "store-pool", "leased", "batch"])
+    require_comparable(["register-per-call", "copied", "loop", "auto"])
+    for mode in ("copied", "loop", "auto"):
+        with pytest.raises(tl.ConfigError, match=f"so would {mode} on the same store"):
+            require_comparable([mode, "store-pool"])
+
+
+def test_planned_leases_are_those_that_the_reference_published() -> None:
+    for (shape, share), leases in PUBLISHED_LEASES.items():
+        assert planned_loans(parse_workload(shape), 400, share_bytes(1 << 30, 4, share)) == leases
+        assert published_loans(shape, share, 1 << 30) == leases
+        assert published_loans(shape, share, 2 << 30) is None
+    for (buffer, share), rounds in PUBLISHED_ROUNDS.items():
+        assert planned_loans(parse_workload("400x1MiB"), 400, share_bytes(buffer, 4, share)) == rounds
+        assert published_loans("400x1MiB", share, buffer) == rounds
+    assert published_loans("8x1MiB", "half", 1 << 30) is None
+
+
+def test_rows_larger_than_a_share_take_no_lease() -> None:
+    rows = Workload("mixed", "float32", (3, 1, 1, 9, 1, 3))
+    assert rows.row_bytes == [12, 4, 4, 36, 4, 12]
+    # Without the largest: 12 | 4 4 4 | 12.
+    assert planned_loans(rows, batch_keys=400, bytes_max=12) == 3
+    # Batches of two keys each: 12 | 4, 4 4, 12.
+    assert planned_loans(rows, batch_keys=2, bytes_max=12) == 4
+
+
 def test_a_column_notices_rows_that_are_swapped_changed_or_missing() -> None:
     column = Column(parse_workload("5x4KiB"), seed=1)
     rows = [column.row(index) for index in range(5)]
@@ -119,6 +159,27 @@ def test_a_table_is_aligned_and_keeps_blank_lines() -> None:
         "",
         "longer  10.0",
     ]
+
+
+def test_a_table_leaves_out_columns_that_hold_for_no_row() -> None:
+    columns = [
+        TableColumn("ms", lambda row: str(row["ms"])),
+        TableColumn("loans", lambda row: str(row["loans"]), lambda row: row["loans"]),
+    ]
+    rows = [{"shape": "a", "mode": "x", "ms": 1, "loans": 0}, {"shape": "b", "mode": "x", "ms": 2, "loans": 0}]
+    assert table_of(rows, columns, ("shape", "mode")).splitlines()[0] == "shape  mode  ms"
+    rows[1]["loans"] = 7
+    lines = table_of(rows, columns, ("shape", "mode")).splitlines()
+    assert lines[0] == "shape  mode  ms  loans"
+    assert lines[2:] == ["a      x      1      0", "", "b      x      2      7"]
+
+
+def test_the_line_about_the_engine_says_where_its_objects_are() -> None:
+    pool = {"owner": "other", "share": "quarter", "local_buffer_bytes": 1 << 30}
+    assert engine_line({"engine": "embedded://", "settings": {}}) == "embedded://"
+    assert engine_line({"engine": "mooncake", "settings": pool}) == (
+        "mooncake, TCP, segment in another process, pool of 1 GiB, share quarter"
+    )
 
 
 def test_counted_knows_singular_and_plural() -> None:
@@ -212,6 +273,62 @@ PAIRS = {"a": "auto", "b": "register-per-call"}
 )
 def test_promises_are_kept_at_their_limit_and_missed_beyond(report: dict[str, Any], passes: bool) -> None:
     assert all(verdict.passed for verdict in check(report)) is passes
+
+
+def mooncake_report(rows: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
+    pool = {"owner": "same", "share": "half", "local_buffer_bytes": 1 << 30, "batch_keys": 400, "readers": 4}
+    return report_of("reads", rows, engine="mooncake", settings=pool | settings)
+
+
+def mooncake_leased(ratio: float, to_store_pool: float, stages_of_total: float | None = None) -> dict[str, Any]:
+    pool = {"ratio_to_store_pool": to_store_pool, "stages_of_total": stages_of_total}
+    return leased_row(ratio, 1.0) | pool
+
+
+def store_pool_row(loans: float, overflow_loans: float = 0) -> dict[str, Any]:
+    row = {"shape": "64x16MiB", "mode": "store-pool", "loans": loans, "overflow_loans": overflow_loans}
+    return row | {"stages_of_total": None}
+
+
+@pytest.mark.parametrize(
+    ("report", "passes"),
+    [
+        (mooncake_report([mooncake_leased(5.0, 3.0)]), True),
+        (mooncake_report([mooncake_leased(4.99, 3.0)]), False),
+        (mooncake_report([mooncake_leased(5.0, 2.99)]), False),
+        (mooncake_report([mooncake_leased(1.3, 0.5)], owner="other"), True),
+        (mooncake_report([mooncake_leased(1.29, 9.0)], owner="other"), False),
+        (mooncake_report([mooncake_leased(1.0, 1.0, stages_of_total=0.95)], readers=1), True),
+        (mooncake_report([mooncake_leased(1.0, 1.0, stages_of_total=0.94)], readers=1), False),
+        (mooncake_report([mooncake_leased(1.0, 1.0, stages_of_total=1.06)], readers=1), False),
+        (mooncake_report([store_pool_row(8)]), True),
+        (mooncake_report([store_pool_row(9)]), False),
+        (mooncake_report([store_pool_row(8, overflow_loans=0.1)]), False),
+        (mooncake_report([store_pool_row(8)], share="quarter"), False),
+        (mooncake_report([store_pool_row(4)], share="quarter"), True),
+        (mooncake_report([store_pool_row(9)], batch_keys=100), True),
+        (mooncake_report([store_pool_row(9)], readers=2), True),
+    ],
+)
+def test_promises_on_mooncake_are_kept_at_their_limit_and_missed_beyond(report: dict[str, Any], passes: bool) -> None:
+    assert all(verdict.passed for verdict in check(report)) is passes
+
+
+def test_counted_leases_must_be_the_published_ones_or_the_planned_ones() -> None:
+    def rounds(shape: str, loans: float, planned: int, skipped: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        row = {"shape": shape, "local_buffer_bytes": 64 << 20, "share": "half", "loans": loans, "overflow_loans": 0}
+        return report_of("rounds", [row | {"planned_loans": planned}], skipped=skipped or [])
+
+    left_out = {"shape": "400x1MiB", "local_buffer_bytes": 4 << 30, "share": "half", "why": "no memory"}
+    reports = [
+        rounds("400x1MiB", 50, planned=1),
+        rounds("400x1MiB", 51, planned=51),
+        rounds("8x1MiB", 2, planned=2),
+        rounds("8x1MiB", 2.5, planned=2),
+        rounds("400x1MiB", 50, planned=50, skipped=[left_out]),
+    ]
+    passes = [all(verdict.passed for verdict in check(report)) for report in reports]
+    assert passes == [True, False, True, False, False]
 
 
 def test_costs_per_key_must_be_small_and_must_not_grow() -> None:

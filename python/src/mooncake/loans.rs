@@ -3,8 +3,9 @@ use super::{calls::attached, connect::Connected, registrations::Registrations, s
 use crate::foreign;
 use pyo3::{prelude::*, types::PyDict};
 use std::{
+    mem,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 use tensorlease::Options;
 use tensorlease_engine::{Fault, FaultKind, Loan, LoanLimits, Staging};
@@ -12,7 +13,8 @@ use tensorlease_memory::Region;
 
 /// A `BufferPool` over the client's local buffer, or why there is none.
 pub(super) struct StorePool {
-    pool: Result<Py<PyAny>, String>,
+    /// Locked for writing to close it: Mooncake's pool crashes when it is asked for a lease after its store was closed.
+    pool: RwLock<Result<Py<PyAny>, String>>,
     local_buffer: Range<usize>,
     limits: LoanLimits,
     /// What is on loan now.
@@ -40,7 +42,7 @@ impl StorePool {
         };
         let lent = Lent::default();
         Some(Self {
-            pool,
+            pool: RwLock::new(pool),
             local_buffer,
             limits,
             lent,
@@ -54,7 +56,9 @@ impl StorePool {
 
     /// Before the store's own close. A pool with a lease in quarantine refuses, and ends with the store.
     pub(super) fn close(&self) {
-        let Ok(pool) = &self.pool else { return };
+        let closed = Err("the engine is closed".to_owned());
+        let pool = mem::replace(&mut *self.pool.write().unwrap_or_else(PoisonError::into_inner), closed);
+        let Ok(pool) = pool else { return };
         if let Err(fault) = attached(|py| pool.bind(py).call_method0("close").map(drop)) {
             log::info!("Mooncake's pool did not close: {fault}");
         }
@@ -67,7 +71,8 @@ impl Staging for StorePool {
     }
 
     fn borrow_bytes(&self, bytes: usize) -> Result<Loan, Fault> {
-        let pool = self.pool.as_ref().map_err(|cause| no_loan(cause.clone()))?;
+        let pool = self.pool.read().unwrap_or_else(PoisonError::into_inner);
+        let pool = pool.as_ref().map_err(|cause| no_loan(cause.clone()))?;
         let borrowed = attached(|py| {
             let keywords = PyDict::new(py);
             keywords.set_item("block", false)?;

@@ -1,8 +1,11 @@
 //! What a `mooncake://` URL says.
 use std::time::Duration;
 use tensorlease::{OpenError, StoreUrl, parse_bytes};
+use tensorlease_memory::limits;
 
 const OPTIONS: &str = "protocol, device, metadata, local_hostname, segment, local_buffer, pin, pool, share, force, connect_timeout, faults";
+/// The default, then how addresses of metadata servers begin.
+const METADATA: [&str; 5] = ["P2PHANDSHAKE", "http://", "https://", "etcd://", "redis://"];
 const LOCAL_BUFFER_BYTES: u64 = 256 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Mooncake takes no smaller segment or local buffer, but 0.
@@ -97,7 +100,7 @@ impl Settings {
             master: url.host.clone(),
             protocol,
             device: url.take("device").unwrap_or_default(),
-            metadata: url.take("metadata").unwrap_or_else(|| "P2PHANDSHAKE".to_owned()),
+            metadata: metadata(&mut url)?,
             local_hostname: url.take("local_hostname"),
             segment_bytes: size(&mut url, "segment", 0)?,
             local_buffer_bytes: size(&mut url, "local_buffer", LOCAL_BUFFER_BYTES)?,
@@ -113,7 +116,39 @@ impl Settings {
             ));
         }
         url.finish(OPTIONS)?;
+        check_memory(&settings)?;
         Ok(settings)
+    }
+}
+
+/// Mooncake takes any other text for the address of an etcd server, and freezes Python for 10 s on it.
+fn metadata(url: &mut StoreUrl) -> Result<String, OpenError> {
+    let metadata = url.take("metadata").unwrap_or_else(|| METADATA[0].to_owned());
+    let known = metadata == METADATA[0] || METADATA[1..].iter().any(|scheme| metadata.starts_with(scheme));
+    if known {
+        return Ok(metadata);
+    }
+    Err(config(format!(
+        "metadata={metadata:?} is unknown; allowed are {} and addresses that start with {}",
+        METADATA[0],
+        METADATA[1..].join(", ")
+    )))
+}
+
+/// More than the machine has ends in Mooncake as an exception without a name.
+fn check_memory(settings: &Settings) -> Result<(), OpenError> {
+    let Some(available) = limits::available_bytes() else {
+        return Ok(());
+    };
+    let asked = [
+        ("segment", settings.segment_bytes),
+        ("local_buffer", settings.local_buffer_bytes),
+    ];
+    match asked.into_iter().find(|(_, bytes)| available < *bytes) {
+        Some((name, bytes)) => Err(config(format!(
+            "{name}={bytes} is more than the {available} bytes that this machine (or its cgroup) has left; lower it"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -41,6 +41,13 @@ class Column:
         row[:1] = index
         return row
 
+    def batch(self) -> torch.Tensor:
+        """All rows back to back in one tensor, made anew."""
+        batch = torch.empty(sum(self.workload.lengths), dtype=self.dtype)
+        for index, part in enumerate(batch.split(list(self.workload.lengths))):
+            part.copy_(self.row(index))
+        return batch
+
     def put(self, store: tl.Store) -> None:
         """Writes every row, a bounded number of bytes at a time, so that no second copy of the column is ever held."""
         item_bytes = self.dtype.itemsize

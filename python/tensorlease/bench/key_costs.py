@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-import tensorlease as tl
 from tensorlease.bench.column import WrongContents
 from tensorlease.bench.machine import header, require_memory
-from tensorlease.bench.opening import engine_for
+from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import STAGES, median, timed_read
-from tensorlease.bench.report import Report, machine_line, table
+from tensorlease.bench.reading import STAGES, median, timed_call
+from tensorlease.bench.report import Report, engine_line, machine_line, table
 from tensorlease.bench.sizes import GIB, format_bytes
 
 # A key, its shape, its tensor and its entries in the engine and the arena.
@@ -27,7 +26,7 @@ _BYTES_PER_KEY = 2048
 class KeyCostsSettings:
     """`row_bytes` is the size of each float32 row."""
 
-    engine: str
+    engine: EngineChoice
     key_counts: list[int]
     row_bytes: int
     repetitions: int
@@ -42,12 +41,14 @@ def new_report(settings: KeyCostsSettings) -> Report:
         "repetitions": settings.repetitions,
         "max_bytes": settings.max_bytes,
         "readers": settings.readers,
+        **settings.engine.as_json(),
     }
-    return header("keys", settings.engine, told)
+    return header("keys", settings.engine.engine, told)
 
 
 def run(settings: KeyCostsSettings, report: Report) -> None:
     """One store per number of keys; the first read of each warms it up."""
+    settings.engine.require_valid()
     with Progress(len(settings.key_counts) * (settings.repetitions + 1)) as progress:
         for key_count in settings.key_counts:
             progress.note(f"{key_count:,} keys: writing")
@@ -67,8 +68,8 @@ def _measure(settings: KeyCostsSettings, key_count: int, step: Callable[[], None
     values = torch.arange(key_count * length, dtype=torch.float32).view(key_count, length)
     shapes, dtypes = [(length,)] * key_count, [torch.float32] * key_count
     # Every object takes a size class of its own and an entry, which is much for 64 bytes.
-    engine = engine_for(settings.engine, size_bytes + key_count * _BYTES_PER_KEY)
-    with tl.open(engine, max_bytes=settings.max_bytes, readers=settings.readers) as store:
+    object_bytes = size_bytes + key_count * _BYTES_PER_KEY
+    with settings.engine.store_of_bytes(object_bytes, settings.max_bytes, settings.readers) as store:
         store.put(keys, list(values))
 
         def read() -> list[torch.Tensor]:
@@ -77,7 +78,7 @@ def _measure(settings: KeyCostsSettings, key_count: int, step: Callable[[], None
         totals, drops, stages, yardsticks = [], [], [], []
         for repetition in range(settings.repetitions + 1):
             kept: list[list[torch.Tensor] | torch.Tensor] = []
-            reading = timed_read(store, read, kept)
+            reading = timed_call(store, read, kept)
             if not torch.equal(kept[0][key_count - 1], values[key_count - 1]):
                 raise WrongContents(f"{key_count:,} keys: the last row is not what was written")
             start = time.perf_counter()
@@ -136,7 +137,7 @@ def render(report: Report) -> str:
     ]
     size = format_bytes(report["settings"]["row_bytes"])
     notes = (
-        f"{report['engine']}   rows of {size}, leased\n{machine_line(report)}\n"
+        f"{engine_line(report)}   rows of {size}, leased\n{machine_line(report)}\n"
         "microseconds per key; equal numbers in a column mean linear cost; unbind: torch's own, of the same rows, beside wrap"
     )
     return f"{notes}\n\n{table(headings, lines, left_columns=0)}"

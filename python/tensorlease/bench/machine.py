@@ -8,8 +8,10 @@ import importlib.metadata
 import mmap
 import os
 import platform
+import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import tensorlease as tl
 from tensorlease.bench.sizes import GIB, format_bytes
@@ -31,7 +33,7 @@ def machine() -> dict[str, object]:
 def versions() -> dict[str, str]:
     """Of everything that takes part in a read."""
     found = {"python": platform.python_version()}
-    for package in ("tensorlease", "torch", "numpy"):
+    for package in ("tensorlease", "torch", "numpy", "mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -39,9 +41,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def header(benchmark: str, engine: str, settings: dict[str, object]) -> dict[str, object]:
+def header(benchmark: str, engine: str, settings: dict[str, object], *, yardstick: bool = False) -> dict[str, Any]:
     """The part of a report that every benchmark shares. `complete` turns true when the last row is in."""
-    return {
+    report: dict[str, Any] = {
         "benchmark": benchmark,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
@@ -51,6 +53,13 @@ def header(benchmark: str, engine: str, settings: dict[str, object]) -> dict[str
         "complete": False,
         "rows": [],
     }
+    return report | {"memcpy_ms_per_gib": 0.0, "memcpy_samples_ms": []} if yardstick else report
+
+
+def add_yardstick(report: dict[str, Any]) -> None:
+    """Some more samples of one memcpy; at the start and at the end of a run, since machines drift."""
+    report["memcpy_samples_ms"] += memcpy_samples_ms()
+    report["memcpy_ms_per_gib"] = statistics.median(report["memcpy_samples_ms"])
 
 
 def memcpy_samples_ms(repetitions: int = 5) -> list[float]:

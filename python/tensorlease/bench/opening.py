@@ -2,44 +2,175 @@
 
 from __future__ import annotations
 
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
 import tensorlease as tl
 from tensorlease.bench.machine import YARDSTICK_BYTES, require_memory
+from tensorlease.bench.sizes import GIB, MIB
 from tensorlease.bench.workload import Workload
+from tensorlease.mooncake_cluster import Master, SegmentOwner, master_binary
 
 # Objects take whole size classes, at most an eighth larger than themselves.
 _CAPACITY_FACTOR = 1.25
 _TRIAL_BYTES = 64 << 20
+# Longer than any read of a benchmark takes, so that none ends because its lease did.
+_LEASE_TTL_MS = 60_000
+_SEGMENT_SLACK_BYTES = 64 * MIB
+
+#: The engine that is no URL: a cluster on this machine that the benchmark starts and stops.
+MOONCAKE = "mooncake"
 
 
-def require_feasible(engine: str, cases: list[tuple[Workload, int]], readers: int) -> None:
-    """Refuses at once what would be refused after minutes of measuring: memory, the engine's URL, its permissions.
+@dataclass(frozen=True)
+class EngineChoice:
+    """Where the objects are, and how the store gets at them.
 
-    `cases` are workloads with their budgets.
+    `engine` is a URL or `mooncake`. `owner`: the process that the segment of that cluster belongs to, this one (`same`) or another one
+    (`other`). With a `share` copied reads go through Mooncake's own pool of `local_buffer_bytes`, as the reference's do.
     """
-    for workload, max_bytes in cases:
-        _require_room(workload, max_bytes)
-    tl.open(engine, max_bytes=_TRIAL_BYTES, readers=readers).close()
 
+    engine: str = "embedded://"
+    owner: str = "same"
+    share: str | None = None
+    local_buffer_bytes: int = GIB
+    batch_keys: int = 400
 
-def open_for(engine: str, workload: Workload, max_bytes: int, readers: int, *, copies_fit: bool = False) -> tl.Store:
-    """A store for one workload; an embedded engine without a capacity of its own gets one that the workload fits.
+    @property
+    def names_a_cluster(self) -> bool:
+        """Is the engine the URL of somebody's Mooncake cluster?"""
+        return urlsplit(self.engine).scheme == "mooncake"
 
-    `copies_fit`: the recycled memory for copies holds the workload too, so that what is measured as copied is all copies.
-    """
-    _require_room(workload, max_bytes)
-    copy_cache_bytes = round(workload.size_bytes * _CAPACITY_FACTOR) if copies_fit else None
-    url = engine_for(engine, workload.size_bytes)
-    return tl.open(url, max_bytes=max_bytes, readers=readers, copy_cache_bytes=copy_cache_bytes)
+    @property
+    def is_mooncake(self) -> bool:
+        """Are the objects in Mooncake, whoever started it?"""
+        return self.engine == MOONCAKE or self.names_a_cluster
 
+    def require_valid(self) -> None:
+        """A ConfigError where the parts contradict one another."""
+        if self.owner == "other" and self.engine != MOONCAKE:
+            raise tl.ConfigError(f"--owner other needs --engine {MOONCAKE}; the objects of a URL are where that says")
+        if self.engine == MOONCAKE:
+            master_binary()
+        elif self.names_a_cluster:
+            self._require_free_options()
+        elif self.share is not None:
+            raise tl.ConfigError(
+                f"only Mooncake has a pool of its own; give --engine {MOONCAKE} or a mooncake:// URL, or leave out what reads through it"
+            )
 
-def _require_room(workload: Workload, max_bytes: int) -> None:
-    require_memory(
-        needed_bytes(workload, max_bytes),
-        f"shape {workload.name}",
-        "leave it out of --shapes, give a smaller --max-bytes, or end what else uses memory",
-    )
+    def _require_free_options(self) -> None:
+        set_here = {"pool", "share", "force"} | ({"local_buffer"} if self.share is not None else set())
+        given = sorted(set_here & parse_qs(urlsplit(self.engine).query).keys())
+        if given:
+            raise tl.ConfigError(f"leave {' and '.join(given)} out of the URL; the benchmark sets what its modes need")
+
+    def as_json(self) -> dict[str, object]:
+        """What is not in the engine's name."""
+        told: dict[str, object] = {"batch_keys": self.batch_keys}
+        if self.engine == MOONCAKE:
+            told["owner"] = self.owner
+        if self.share is not None:
+            told |= {"share": self.share, "local_buffer_bytes": self.local_buffer_bytes}
+        return told
+
+    def needed_bytes(self, workload: Workload, max_bytes: int) -> int:
+        """The most that is held at once.
+
+        Objects, arena (`loop` holds two results), a result outside the arena, and Mooncake's pool or the copies kept for reuse.
+        """
+        size = workload.size_bytes
+        objects_elsewhere = self.names_a_cluster and "segment" not in parse_qs(urlsplit(self.engine).query)
+        objects = 0 if objects_elsewhere else round(size * _CAPACITY_FACTOR)
+        arena = min(max_bytes, 9 * size // 4 + max_bytes // 8)
+        # What goes through the pool is never copied into recycled memory.
+        beside = size if self.share is None else self.local_buffer_bytes
+        return max(objects + arena + size + beside, 2 * YARDSTICK_BYTES)
+
+    def require_room(self, workload: Workload, max_bytes: int) -> None:
+        """A ConfigError where the machine has too little memory for the workload."""
+        require_memory(
+            self.needed_bytes(workload, max_bytes),
+            f"shape {workload.name}",
+            "leave it out of --shapes, give a smaller --max-bytes, or end what else uses memory",
+        )
+
+    def require_feasible(self, cases: list[tuple[Workload, int]], readers: int) -> None:
+        """Refuses at once what would be refused after minutes of measuring: memory, the engine's URL, its permissions.
+
+        `cases` are workloads with their budgets.
+        """
+        self.require_valid()
+        for workload, max_bytes in cases:
+            self.require_room(workload, max_bytes)
+        # A cluster is started within the first second anyway, and one more would cost several.
+        if self.engine != MOONCAKE:
+            tl.open(self.engine, max_bytes=_TRIAL_BYTES, readers=readers).close()
+
+    @contextmanager
+    def store(
+        self, workload: Workload, max_bytes: int, readers: int, *, copies_fit: bool = False
+    ) -> Iterator[tl.Store]:
+        """A store for one workload, with a cluster of its own where the engine is `mooncake`.
+
+        An embedded engine without a capacity of its own gets one that the workload fits. `copies_fit`: the recycled memory for copies holds
+        the workload too, so that what is measured as copied is all copies.
+        """
+        self.require_room(workload, max_bytes)
+        copy_cache_bytes = round(workload.size_bytes * _CAPACITY_FACTOR) if copies_fit else None
+        with self.store_of_bytes(workload.size_bytes, max_bytes, readers, copy_cache_bytes) as store:
+            yield store
+
+    @contextmanager
+    def store_of_bytes(
+        self, object_bytes: int, max_bytes: int, readers: int, copy_cache_bytes: int | None = None
+    ) -> Iterator[tl.Store]:
+        """As `store`, for so many bytes of objects, which nobody has looked for room for."""
+        # Nothing of a benchmark may meet, or stay with, what else is in somebody's cluster.
+        namespace = f"bench-{uuid.uuid4().hex[:12]}/" if self.names_a_cluster else ""
+        with (
+            self._url(object_bytes) as url,
+            tl.open(
+                url,
+                max_bytes=max_bytes,
+                readers=readers,
+                namespace=namespace,
+                copy_cache_bytes=copy_cache_bytes,
+                batch_keys=self.batch_keys,
+            ) as store,
+        ):
+            try:
+                yield store
+            finally:
+                if namespace:
+                    store.clear()
+
+    @contextmanager
+    def _url(self, object_bytes: int) -> Iterator[str]:
+        if self.engine != MOONCAKE:
+            options = "&".join(f"{name}={value}" for name, value in self._pool().items())
+            separator = "&" if urlsplit(self.engine).query else "?"
+            yield f"{self.engine}{separator}{options}" if options else engine_for(self.engine, object_bytes)
+            return
+        # Fifteen lines per client would drown the progress; set by the user, it stays as it is.
+        os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+        segment = round(object_bytes * _CAPACITY_FACTOR) + _SEGMENT_SLACK_BYTES
+        with Master(lease_ttl_ms=_LEASE_TTL_MS) as master:
+            if self.owner == "same":
+                yield master.url(segment=segment, **self._pool())
+                return
+            with SegmentOwner(master.url(segment=segment, local_buffer="16MiB")):
+                yield master.url(**self._pool())
+
+    def _pool(self) -> dict[str, object]:
+        if self.share is None:
+            return {}
+        # Over TCP the pool must be forced; the engine then asks for registrations too, as over RDMA.
+        return {"pool": "store", "force": 1, "share": self.share, "local_buffer": self.local_buffer_bytes}
 
 
 def engine_for(engine: str, size_bytes: int) -> str:
@@ -50,17 +181,6 @@ def engine_for(engine: str, size_bytes: int) -> str:
     capacity = max(round(size_bytes * _CAPACITY_FACTOR), 64 << 20)
     separator = "&" if parts.query else "?"
     return f"{engine}{separator}capacity={capacity}"
-
-
-def needed_bytes(workload: Workload, max_bytes: int) -> int:
-    """The most that is held at once.
-
-    Objects, arena (`loop` holds two results), a result outside the arena, and the copies kept for reuse.
-    """
-    size = workload.size_bytes
-    arena = min(max_bytes, 9 * size // 4 + max_bytes // 8)
-    store = round(size * _CAPACITY_FACTOR)
-    return max(store + arena + 2 * size, 2 * YARDSTICK_BYTES)
 
 
 def default_max_bytes(workloads: list[Workload]) -> int:

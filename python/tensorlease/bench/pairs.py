@@ -8,11 +8,11 @@ from typing import Any
 
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.modes import keeps_last, read_of
-from tensorlease.bench.opening import open_for, require_feasible
+from tensorlease.bench.modes import keeps_last, read_of, require_comparable
+from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import median, quartiles, warm_then_timed
-from tensorlease.bench.report import Report, machine_line, table
+from tensorlease.bench.report import Report, engine_line, machine_line, table
 from tensorlease.bench.sizes import format_bytes
 from tensorlease.bench.workload import Workload
 
@@ -21,7 +21,7 @@ from tensorlease.bench.workload import Workload
 class PairsSettings:
     """Every shape is measured with every budget of `budgets_bytes`."""
 
-    engine: str
+    engine: EngineChoice
     workloads: list[Workload]
     first: str
     second: str
@@ -39,14 +39,16 @@ def new_report(settings: PairsSettings) -> Report:
         "pairs": settings.pairs,
         "readers": settings.readers,
         "seed": settings.seed,
+        **settings.engine.as_json(),
     }
-    return header("pairs", settings.engine, told)
+    return header("pairs", settings.engine.engine, told)
 
 
 def run(settings: PairsSettings, report: Report) -> None:
     """Fills `report`; whatever ends the run, the rows that were measured stay in it."""
     cases = [(workload, budget) for workload in settings.workloads for budget in settings.budgets_bytes]
-    require_feasible(settings.engine, cases, settings.readers)
+    require_comparable([settings.first, settings.second])
+    settings.engine.require_feasible(cases, settings.readers)
     with Progress(len(cases) * settings.pairs) as progress:
         for workload, budget in cases:
             progress.note(f"{workload.name}: writing")
@@ -59,7 +61,7 @@ def _run_case(settings: PairsSettings, workload: Workload, budget: int, report: 
     column = Column(workload, settings.seed)
     pairs: list[tuple[float, float]] = []
     try:
-        with open_for(settings.engine, workload, budget, settings.readers) as store:
+        with settings.engine.store(workload, budget, settings.readers) as store:
             column.put(store)
             reads = {mode: read_of(mode, store, column) for mode in (settings.first, settings.second)}
             for _ in range(settings.pairs):
@@ -108,7 +110,7 @@ def render(report: Report) -> str:
         for row in report["rows"]
     ]
     notes = (
-        f"{report['engine']}   {report['settings']['readers']} readers\n{machine_line(report)}\n"
+        f"{engine_line(report)}   {report['settings']['readers']} readers\n{machine_line(report)}\n"
         f"ratio: median over the pairs of {second} / {first}; above 1 means that {first} is faster"
     )
     return f"{notes}\n\n{table(headings, lines, left_columns=1)}"

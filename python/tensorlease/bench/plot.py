@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorlease as tl
 from tensorlease.bench.modes import BASELINE, MODES
-from tensorlease.bench.report import Report, machine_line
+from tensorlease.bench.report import Report, engine_line, machine_line
 from tensorlease.bench.sizes import GIB
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COLOURS = {
     "register-per-call": "#9a9a9a",
     "copied": "#e69f00",
+    "store-pool": "#d55e00",
     "leased": "#0072b2",
     "batch": "#009e73",
     "loop": "#56b4e9",
@@ -132,5 +133,5 @@ def _gib_per_second(row: dict[str, Any]) -> float:
 
 def _subtitle(report: Report) -> str:
     settings = report["settings"]
-    measured = f"{report['engine']}, {settings['readers']} readers, median of {settings['repetitions']} reads"
+    measured = f"{engine_line(report)}, {settings['readers']} readers, median of {settings['repetitions']} reads"
     return f"{measured} · {machine_line(report)}"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from tensorlease.bench.alternation import Readings, alternate, row_of
 from tensorlease.bench.column import Column
-from tensorlease.bench.machine import header, memcpy_samples_ms
-from tensorlease.bench.modes import BASELINE, keeps_last, read_of
-from tensorlease.bench.opening import open_for, require_feasible
+from tensorlease.bench.machine import add_yardstick, header
+from tensorlease.bench.modes import BASELINE, STORE_POOL, require_comparable
+from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import COUNTERS, STAGES, Reading, median, stdev, warm_then_timed
-from tensorlease.bench.report import Report, count, machine_line, table, times
+from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of, times
 from tensorlease.bench.sizes import GIB, format_bytes
 from tensorlease.bench.workload import Workload
 
@@ -21,7 +20,7 @@ from tensorlease.bench.workload import Workload
 class ReadsSettings:
     """What one run measures; `max_bytes` is the budget of each store."""
 
-    engine: str
+    engine: EngineChoice
     workloads: list[Workload]
     modes: list[str]
     readers: int
@@ -31,134 +30,105 @@ class ReadsSettings:
 
     def as_json(self) -> dict[str, object]:
         """Everything that is needed to run it again."""
-        values = asdict(self) | {"shapes": [workload.name for workload in self.workloads]}
-        return {name: value for name, value in values.items() if name not in ("workloads", "engine")}
+        return {
+            "modes": self.modes,
+            "readers": self.readers,
+            "repetitions": self.repetitions,
+            "max_bytes": self.max_bytes,
+            "seed": self.seed,
+            "shapes": [workload.name for workload in self.workloads],
+            **self.engine.as_json(),
+        }
 
 
 def new_report(settings: ReadsSettings) -> Report:
     """A report without rows."""
-    return header("reads", settings.engine, settings.as_json()) | {"memcpy_ms_per_gib": 0.0, "memcpy_samples_ms": []}
+    return header("reads", settings.engine.engine, settings.as_json(), yardstick=True)
 
 
 def run(settings: ReadsSettings, report: Report) -> None:
     """Fills `report` shape by shape; whatever ends the run, the rows that were measured stay in it."""
-    require_feasible(
-        settings.engine, [(workload, settings.max_bytes) for workload in settings.workloads], settings.readers
+    require_comparable(settings.modes)
+    settings.engine.require_feasible(
+        [(workload, settings.max_bytes) for workload in settings.workloads], settings.readers
     )
     steps = len(settings.workloads) * settings.repetitions * len(settings.modes)
     with Progress(steps) as progress:
         progress.note("memcpy yardstick")
-        _add_yardstick(report)
+        add_yardstick(report)
         try:
             for workload in settings.workloads:
                 progress.note(f"{workload.name}: writing")
                 _run_shape(settings, workload, report, progress)
             progress.note("memcpy yardstick")
-            _add_yardstick(report)
+            add_yardstick(report)
         finally:
             _add_ratios(report)
     report["complete"] = True
 
 
 def _run_shape(settings: ReadsSettings, workload: Workload, report: Report, progress: Progress) -> None:
-    readings: dict[str, list[Reading]] = {mode: [] for mode in settings.modes}
+    readings: Readings = {mode: [] for mode in settings.modes}
     rng = random.Random(f"{settings.seed}/{workload.name}")
     try:
         column = Column(workload, settings.seed)
-        with open_for(settings.engine, workload, settings.max_bytes, settings.readers, copies_fit=True) as store:
+        copies_fit = settings.engine.share is None
+        with settings.engine.store(workload, settings.max_bytes, settings.readers, copies_fit=copies_fit) as store:
             column.put(store)
-            reads = {mode: read_of(mode, store, column) for mode in settings.modes}
-            for _ in range(settings.repetitions):
-                for mode in rng.sample(settings.modes, len(settings.modes)):
-                    reading, rows = warm_then_timed(store, reads[mode], keeps_last(mode))
-                    readings[mode].append(reading)
-                    column.check(rows, rng)
-                    # The next mode must find the arena empty.
-                    del rows
-                    progress.step(f"{workload.name} {mode}")
+            alternate(
+                store,
+                column,
+                settings.repetitions,
+                rng,
+                readings,
+                lambda mode: progress.step(f"{workload.name} {mode}"),
+            )
     finally:
-        report["rows"] += [_row(workload, mode, done) for mode, done in readings.items() if done]
-
-
-def _row(workload: Workload, mode: str, readings: list[Reading]) -> dict[str, Any]:
-    """Times are medians; counters are means per read, so that a single registration among ten reads shows."""
-    totals = [reading.total_ms for reading in readings]
-    return {
-        "shape": workload.name,
-        "mode": mode,
-        "keys": len(workload.lengths),
-        "bytes": workload.size_bytes,
-        "median_ms": median(totals),
-        "min_ms": min(totals),
-        "stdev_ms": stdev(totals),
-        **{name: _mean([reading.counters[name] for reading in readings]) for name in COUNTERS},
-        "page_faults": _mean([reading.page_faults for reading in readings]),
-        "stages_ms": {stage: median([reading.stages_ms[stage] for reading in readings]) for stage in STAGES},
-        "repetitions_ms": totals,
-    }
-
-
-def _mean(values: list[Any]) -> float:
-    return float(sum(values) / len(values))
-
-
-def _add_yardstick(report: Report) -> None:
-    report["memcpy_samples_ms"] += memcpy_samples_ms()
-    report["memcpy_ms_per_gib"] = median(report["memcpy_samples_ms"])
+        of_shape = {"shape": workload.name, "keys": len(workload.lengths), "bytes": workload.size_bytes}
+        report["rows"] += [of_shape | row_of(mode, done, settings.readers) for mode, done in readings.items() if done]
 
 
 def _add_ratios(report: Report) -> None:
-    """`ratio`: times as fast as register-per-call. `ratio_to_memcpy`: times as long as one memcpy of as many bytes."""
-    baselines = {row["shape"]: row["median_ms"] for row in report["rows"] if row["mode"] == BASELINE}
+    """`ratio`: times as fast as register-per-call; `ratio_to_store_pool`: as the reference's way.
+
+    `ratio_to_memcpy`: times as long as one memcpy of as many bytes.
+    """
+    medians = {(row["shape"], row["mode"]): row["median_ms"] for row in report["rows"]}
     for row in report["rows"]:
-        baseline = baselines.get(row["shape"])
-        row["ratio"] = None if baseline is None else baseline / row["median_ms"]
+        for name, mode in (("ratio", BASELINE), ("ratio_to_store_pool", STORE_POOL)):
+            other = medians.get((row["shape"], mode))
+            row[name] = None if other is None else other / row["median_ms"]
         row["ratio_to_memcpy"] = row["median_ms"] / (report["memcpy_ms_per_gib"] * row["bytes"] / GIB)
+
+
+COLUMNS: list[TableColumn] = [
+    TableColumn("median ms", lambda row: f"{row['median_ms']:.1f}"),
+    TableColumn("min", lambda row: f"{row['min_ms']:.1f}"),
+    TableColumn("stdev", lambda row: f"{row['stdev_ms']:.1f}"),
+    TableColumn("GiB/s", lambda row: f"{row['bytes'] / GIB / row['median_ms'] * 1e3:.1f}"),
+    TableColumn("vs register", lambda row: times(row["ratio"])),
+    TableColumn("vs store-pool", lambda row: times(row["ratio_to_store_pool"]), lambda row: row["ratio_to_store_pool"]),
+    TableColumn("vs memcpy", lambda row: times(row["ratio_to_memcpy"])),
+    TableColumn("registrations", lambda row: count(row["register_calls"])),
+    TableColumn("loans", lambda row: count(row["loans"]), lambda row: row["loans"]),
+    TableColumn("overflow", lambda row: count(row["overflow_loans"]), lambda row: row["loans"]),
+    TableColumn("copied", lambda row: format_bytes(row["copied_bytes"])),
+    TableColumn("page faults", lambda row: count(row["page_faults"])),
+    TableColumn(
+        "stages / wall", lambda row: f"{row['stages_of_total']:.1%}", lambda row: row["stages_of_total"] is not None
+    ),
+]
 
 
 def render(report: Report) -> str:
     """The table, for people."""
-    headings = [
-        "shape",
-        "mode",
-        "median ms",
-        "min",
-        "stdev",
-        "GiB/s",
-        "vs register",
-        "vs memcpy",
-        "registrations",
-        "copied",
-        "page faults",
-    ]
-    lines: list[list[str]] = []
-    shape = None
-    for row in report["rows"]:
-        if shape is not None and row["shape"] != shape:
-            lines.append([])
-        lines.append(
-            [
-                row["shape"] if row["shape"] != shape else "",
-                row["mode"],
-                f"{row['median_ms']:.1f}",
-                f"{row['min_ms']:.1f}",
-                f"{row['stdev_ms']:.1f}",
-                f"{row['bytes'] / GIB / row['median_ms'] * 1e3:.1f}",
-                times(row["ratio"]),
-                times(row["ratio_to_memcpy"]),
-                count(row["register_calls"]),
-                format_bytes(row["copied_bytes"]),
-                count(row["page_faults"]),
-            ]
-        )
-        shape = row["shape"]
     settings = report["settings"]
     budget = format_bytes(settings["max_bytes"])
     notes = (
-        f"{report['engine']}   budget {budget}, {settings['readers']} readers, {settings['repetitions']} repetitions\n"
+        f"{engine_line(report)}   budget {budget}, {settings['readers']} readers, {settings['repetitions']} repetitions\n"
         f"{machine_line(report)}\n"
         f"one memcpy of 1 GiB, one thread, warm: {report['memcpy_ms_per_gib']:.1f} ms\n"
-        "vs register: times as fast as register-per-call (more is better); "
+        "vs register, vs store-pool: times as fast as that mode (more is better); "
         "vs memcpy: times as long as that memcpy (less is better)"
     )
-    return f"{notes}\n\n{table(headings, lines, left_columns=2)}"
+    return f"{notes}\n\n{table_of(report['rows'], COLUMNS, ('shape', 'mode'))}"

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorlease as tl
+from tensorlease.bench.sizes import format_bytes
 
 Report = dict[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column of a table; left out where `shown` holds for no row."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    shown: Callable[[Row], object] = lambda _: True
 
 
 def write_json(report: Report, path: Path) -> None:
@@ -52,6 +64,20 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left_columns: 
     return "\n".join([line(headings), rule, *(line(row) if row else "" for row in rows)])
 
 
+def table_of(rows: Sequence[Row], columns: Sequence[TableColumn], groups: tuple[str, str]) -> str:
+    """A table of rows, whose first two columns are the fields `groups`: a blank line where the first changes."""
+    shown = [column for column in columns if any(column.shown(row) for row in rows)]
+    lines: list[list[str]] = []
+    before = None
+    for row in rows:
+        group, name = (str(row[field]) for field in groups)
+        if before is not None and group != before:
+            lines.append([])
+        lines.append([group if group != before else "", name, *(column.cell(row) for column in shown)])
+        before = group
+    return table([*groups, *(column.heading for column in shown)], lines, left_columns=2)
+
+
 def count(number: float) -> str:
     """A counter per read: whole numbers with separators, averages with one decimal."""
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
@@ -67,8 +93,19 @@ def times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
+def engine_line(report: Report) -> str:
+    """The engine, where its objects are, and Mooncake's pool, in one line."""
+    settings = report["settings"]
+    parts = [report["engine"]]
+    if "owner" in settings:
+        parts.append(f"TCP, segment in {'this' if settings['owner'] == 'same' else 'another'} process")
+    if "share" in settings:
+        parts.append(f"pool of {format_bytes(settings['local_buffer_bytes'])}, share {settings['share']}")
+    return ", ".join(parts)
+
+
 def machine_line(report: Report) -> str:
-    """The machine and the engine in one line."""
+    """The machine and torch in one line."""
     machine, versions = report["machine"], report["versions"]
     memory_gib = machine["memory_bytes"] / (1 << 30)
     torch = f", torch {versions['torch']}" if "torch" in versions else ""

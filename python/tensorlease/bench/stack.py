@@ -10,10 +10,10 @@ import torch
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
 from tensorlease.bench.modes import Read, Rows, read_of
-from tensorlease.bench.opening import open_for
+from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import median, quartiles, stdev, warm_then_timed
-from tensorlease.bench.report import Report, machine_line, table, times
+from tensorlease.bench.report import Report, engine_line, machine_line, table, times
 from tensorlease.bench.workload import Workload
 
 
@@ -21,7 +21,7 @@ from tensorlease.bench.workload import Workload
 class StackSettings:
     """One shape of equal rows."""
 
-    engine: str
+    engine: EngineChoice
     workload: Workload
     repetitions: int
     max_bytes: int
@@ -37,18 +37,20 @@ def new_report(settings: StackSettings) -> Report:
         "max_bytes": settings.max_bytes,
         "readers": settings.readers,
         "seed": settings.seed,
+        **settings.engine.as_json(),
     }
-    return header("stack", settings.engine, told)
+    return header("stack", settings.engine.engine, told)
 
 
 def run(settings: StackSettings, report: Report) -> None:
     """Alternates the two, in random order within each repetition."""
+    settings.engine.require_valid()
     rng = random.Random(settings.seed)
     column = Column(settings.workload, settings.seed)
     taken: dict[str, list[float]] = {"get_batch": [], "get + torch.stack": []}
     with (
         Progress(settings.repetitions) as progress,
-        open_for(settings.engine, settings.workload, settings.max_bytes, settings.readers) as store,
+        settings.engine.store(settings.workload, settings.max_bytes, settings.readers) as store,
     ):
         column.put(store)
         get = read_of("auto", store, column)
@@ -99,4 +101,4 @@ def render(report: Report) -> str:
         ]
         for row in report["rows"]
     ]
-    return f"{report['engine']}\n{machine_line(report)}\n\n{table(headings, lines, left_columns=2)}"
+    return f"{engine_line(report)}\n{machine_line(report)}\n\n{table(headings, lines, left_columns=2)}"

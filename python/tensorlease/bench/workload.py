@@ -26,6 +26,11 @@ class Workload:
         return sum(self.lengths) * _ITEM_BYTES[self.dtype_name]
 
     @cached_property
+    def row_bytes(self) -> list[int]:
+        """Bytes of each row."""
+        return [length * _ITEM_BYTES[self.dtype_name] for length in self.lengths]
+
+    @cached_property
     def shapes(self) -> list[tuple[int]]:
         """One shape per row."""
         return [(length,) for length in self.lengths]

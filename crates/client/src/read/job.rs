@@ -413,11 +413,12 @@ impl<'a> Job<'a> {
             _ => offset,
         };
         // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
-        let pieces = cuts_at_multiples(start, len, self.core.registration_piece_bytes());
+        let piece = self.core.registration_piece_bytes();
         let most = self.core.capabilities.batch_bytes_max;
-        if pieces.len() == 1 && len <= most {
+        if len <= most && start / piece == (start + len - 1) / piece {
             return None;
         }
+        let pieces = cuts_at_multiples(start, len, piece);
         let split = |piece: Range<u64>| {
             let ranges = split_ranges(piece.end - piece.start, most);
             ranges
