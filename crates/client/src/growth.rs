@@ -165,19 +165,22 @@ impl Core {
         }
     }
 
-    /// The source, cut where one registration of a slab ends and the next one begins.
-    pub(crate) fn within_registrations<'a>(&self, source: Source<'a>) -> Vec<Source<'a>> {
+    /// The source, cut where one registration of a slab, or of a region in `own` that is registered for this call, ends and the next one begins.
+    pub(crate) fn within_registrations<'a>(&self, source: Source<'a>, own: &[Region]) -> Vec<Source<'a>> {
         let region = Region {
             addr: source.addr(),
             len: source.len(),
         };
         let piece = self.registration_piece_bytes();
-        let several = |slab: &&(usize, usize)| {
-            let (addr, len) = **slab;
-            piece < len as u64 && Region { addr, len }.contains(region)
+        let several = |known: &Region| piece < known.len as u64 && known.contains(region);
+        let of_this_call = own.iter().copied().find(several);
+        let slab = || {
+            lock(&self.registered)
+                .iter()
+                .map(|(addr, len)| Region { addr: *addr, len: *len })
+                .find(several)
         };
-        let slab = lock(&self.registered).iter().find(several).copied();
-        let Some((addr, _)) = slab.filter(|_| 0 < region.len) else {
+        let Some(Region { addr, .. }) = of_this_call.or_else(slab).filter(|_| 0 < region.len) else {
             return vec![source];
         };
         let position = |bytes: u64| usize::try_from(bytes).expect("a position inside a slab");

@@ -81,6 +81,26 @@ impl Calls {
             .ok_or_else(|| broken("get_into_ranges", 0, 1))
     }
 
+    /// Where the object lies, and its size; `None`: there is none. A read of ranges compares it before and after: Mooncake checks its read
+    /// lease only where whole objects are read.
+    pub(super) fn placement(&self, key: &str) -> Result<Option<Placement>, Fault> {
+        attached(|py| {
+            let found = self
+                .connected
+                .store
+                .bind(py)
+                .call_method1("batch_get_replica_desc", (vec![key],))?;
+            let Ok(replicas) = found.get_item(key) else {
+                return Ok(None);
+            };
+            let replicas: Vec<Replica> = replicas
+                .try_iter()?
+                .map(|replica| replica_of(&replica?))
+                .collect::<PyResult<_>>()?;
+            Ok((!replicas.is_empty()).then_some(Placement { replicas }))
+        })
+    }
+
     /// Size of the object, or a negative code.
     pub(super) fn size(&self, key: &str) -> Result<i64, Fault> {
         self.call("get_size", |py| (key,).into_pyobject(py))
@@ -165,6 +185,58 @@ impl Calls {
             self.connected.store.bind(py).call_method1(method, arguments)?.extract()
         })
     }
+}
+
+/// Where an object lies.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Placement {
+    replicas: Vec<Replica>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Replica {
+    Memory {
+        owner: String,
+        addr: u64,
+        len: u64,
+    },
+    Disk {
+        path: String,
+        len: u64,
+    },
+    /// On its owner's SSD; Mooncake tells no more of it.
+    Elsewhere,
+}
+
+impl Placement {
+    /// Size of the object, where the replicas tell.
+    pub(super) fn len(&self) -> Option<u64> {
+        self.replicas.iter().find_map(|replica| match replica {
+            Replica::Memory { len, .. } | Replica::Disk { len, .. } => Some(*len),
+            Replica::Elsewhere => None,
+        })
+    }
+}
+
+fn replica_of(replica: &Bound<'_, PyAny>) -> PyResult<Replica> {
+    if replica.call_method0("is_memory_replica")?.is_truthy()? {
+        let buffer = replica
+            .call_method0("get_memory_descriptor")?
+            .getattr("buffer_descriptor")?;
+        return Ok(Replica::Memory {
+            owner: buffer.getattr("transport_endpoint")?.extract()?,
+            addr: buffer.getattr("buffer_address")?.extract()?,
+            len: buffer.getattr("size")?.extract()?,
+        });
+    }
+    if replica.call_method0("is_disk_replica")?.is_truthy()? {
+        let file = replica.call_method0("get_disk_descriptor")?;
+        return Ok(Replica::Disk {
+            path: file.getattr("file_path")?.extract()?,
+            len: file.getattr("object_size")?.extract()?,
+        });
+    }
+    Ok(Replica::Elsewhere)
 }
 
 /// With the GIL; a Python error becomes the fault of every key.

@@ -1,6 +1,6 @@
 //! The engine: the contract's clauses over Mooncake's calls.
 use super::{
-    calls::{Calls, RangeTransfer, Transfer},
+    calls::{Calls, Placement, RangeTransfer, Transfer},
     codes::{self, Way, fault},
     connect::connect,
     loans::StorePool,
@@ -181,13 +181,7 @@ impl Mooncake {
     /// Ranges of large objects, one call each.
     fn read_range(&self, read: &ReadOp<'_>) -> Result<u64, Fault> {
         let region = read.target.region();
-        match self.calls.size(read.key)? {
-            len if len < 0 => return Err(fault(len, Way::Asked, Duration::ZERO)),
-            len if len.cast_unsigned() != read.object_len => {
-                return Err(another_size(len.cast_unsigned(), read.object_len));
-            }
-            _ => {}
-        }
+        let before = self.placement(read)?;
         if read
             .offset
             .checked_add(region.len as u64)
@@ -212,14 +206,35 @@ impl Mooncake {
         if registered {
             self.calls.unregister(region.addr)?;
         }
-        match result.map_err(|fault| self.late(fault, elapsed))? {
-            code if code < 0 => {
-                let mut results = [Err(fault(code, Way::Read, elapsed))];
-                self.find_offloaded(&[read], &mut results);
-                let [result] = results;
-                result
+        let code = result.map_err(|fault| self.late(fault, elapsed))?;
+        if code < 0 {
+            let mut results = [Err(fault(code, Way::Read, elapsed))];
+            self.find_offloaded(&[read], &mut results);
+            let [result] = results;
+            return result;
+        }
+        if self.placement(read)? == before {
+            return Ok(code.cast_unsigned());
+        }
+        // The object went away or moved while its bytes were read: what came may be another's.
+        Err(fault(codes::LEASE_EXPIRED, Way::Read, elapsed))
+    }
+
+    /// Where the object of a read lies now. Another size is a mismatch, none is not found.
+    fn placement(&self, read: &ReadOp<'_>) -> Result<Placement, Fault> {
+        let none = || fault(codes::OBJECT_NOT_FOUND, Way::Asked, Duration::ZERO);
+        let placement = self.calls.placement(read.key)?.ok_or_else(none)?;
+        let len = match placement.len() {
+            Some(len) => len,
+            None => {
+                let len = self.calls.size(read.key)?;
+                u64::try_from(len).map_err(|_| fault(len, Way::Asked, Duration::ZERO))?
             }
-            len => Ok(len.cast_unsigned()),
+        };
+        if len == read.object_len {
+            Ok(placement)
+        } else {
+            Err(another_size(len, read.object_len))
         }
     }
 

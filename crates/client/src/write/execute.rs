@@ -46,7 +46,7 @@ impl EngineCall for WriteCall {
     fn execute(self, core: &Core, _gate: &Gate) -> Vec<Written> {
         let Self { mut objects, staging } = self;
         let mut results = match staging {
-            Staging::None => from_where_they_lie(core, &objects),
+            Staging::None => from_where_they_lie(core, &objects, &[]),
             Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum()) {
                 Ok(block) => staged(core, &objects, block),
                 Err(fault) => vec![Err(fault); objects.len()],
@@ -96,13 +96,14 @@ fn sources(object: &Object) -> impl Iterator<Item = Source<'_>> {
         })
 }
 
-fn from_where_they_lie(core: &Core, objects: &[Object]) -> Vec<Result<(), Fault>> {
+/// `own`: regions registered for this call.
+fn from_where_they_lie(core: &Core, objects: &[Object], own: &[Region]) -> Vec<Result<(), Fault>> {
     let mut all = Vec::with_capacity(objects.len());
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     for object in objects {
         let start = all.len();
         if core.registers() {
-            all.extend(sources(object).flat_map(|source| core.within_registrations(source)));
+            all.extend(sources(object).flat_map(|source| core.within_registrations(source, own)));
         } else {
             all.extend(sources(object));
         }
@@ -130,7 +131,7 @@ fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fa
     drop(copies);
     let segments: Vec<Vec<Source<'_>>> = spans
         .into_iter()
-        .map(|span| core.within_registrations(block.source(span)))
+        .map(|span| core.within_registrations(block.source(span), &[]))
         .collect();
     let segments: Vec<&[Source<'_>]> = segments.iter().map(Vec::as_slice).collect();
     let mut results = call(core, objects, &segments);
@@ -212,34 +213,37 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
         // What lies in the arena is registered already.
         .filter(|region| 0 < region.len && !core.arena.contains(*region))
         .collect();
-    let regions = merged(regions, core.capabilities.registration_bytes_max);
-    for (at, region) in regions.iter().enumerate() {
+    let regions = merged(regions);
+    let pieces: Vec<Region> = regions
+        .iter()
+        .flat_map(|region| core.registration_pieces(*region))
+        .collect();
+    for (at, piece) in pieces.iter().enumerate() {
         core.counters.register_calls_per_read.add(1);
-        if let Err(error) = core.register(*region) {
-            regions[..at].iter().for_each(|region| core.unregister(*region));
+        if let Err(error) = core.register(*piece) {
+            pieces[..at].iter().for_each(|piece| core.unregister(*piece));
             let fault = refused_registration(&error);
             return vec![Err(fault); objects.len()];
         }
     }
-    let results = from_where_they_lie(core, objects);
+    let results = from_where_they_lie(core, objects, &regions);
     if !results
         .iter()
         .any(|result| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite))
     {
-        regions.iter().for_each(|region| core.unregister(*region));
+        pieces.iter().for_each(|piece| core.unregister(*piece));
     }
     results
 }
 
-/// Regions that touch become one, as far as one registration goes: the pages at their border can't be registered twice.
-fn merged(mut regions: Vec<Region>, bytes_max: u64) -> Vec<Region> {
+/// Regions that touch or overlap become one: no page can be registered twice.
+fn merged(mut regions: Vec<Region>) -> Vec<Region> {
     regions.sort_unstable_by_key(|region| region.addr);
     let mut merged: Vec<Region> = Vec::with_capacity(regions.len());
     for region in regions {
+        let both = |last: &Region| last.end().max(region.end()) - last.addr;
         match merged.last_mut() {
-            Some(last) if last.addr + last.len == region.addr && (last.len + region.len) as u64 <= bytes_max => {
-                last.len += region.len;
-            }
+            Some(last) if region.addr <= last.end() => last.len = both(last),
             _ => merged.push(region),
         }
     }

@@ -225,9 +225,16 @@ fn one_large_object_that_expired_is_read_in_halves_into_the_same_memory() {
     let engine = Hooked::new(free_engine()).on_read(|_, reads| {
         let long = |read: &tensorlease::engine::ReadOp<'_>| 6 * MIB < read.target.len() as u64;
         let expired = || Err(Fault::new(FaultKind::Expired, -707, "took too long"));
-        reads.iter().any(long).then(|| reads.iter().map(|_| expired()).collect())
+        reads
+            .iter()
+            .any(long)
+            .then(|| reads.iter().map(|_| expired()).collect())
     });
-    let rig = Rig::claiming(Arc::new(engine), crate::support::Claims::registering(), &budget(64 * MIB));
+    let rig = Rig::claiming(
+        Arc::new(engine),
+        crate::support::Claims::registering(),
+        &budget(64 * MIB),
+    );
     let len = 20 * MIB + 7;
     let values = rig.fill(&[len]);
     rig.calls.take();
@@ -235,7 +242,11 @@ fn one_large_object_that_expired_is_read_in_halves_into_the_same_memory() {
     assert!(read[0].as_slice() == values[0].as_slice(), "every byte at its place");
     let sizes: Vec<usize> = rig.calls.reads().iter().flatten().map(|read| read.target.len).collect();
     assert_eq!(sizes.len(), 7, "whole, two halves, four quarters: {sizes:?}");
-    assert_eq!(sizes[3..].iter().sum::<usize>() as u64, len, "the quarters are the object: {sizes:?}");
+    assert_eq!(
+        sizes[3..].iter().sum::<usize>() as u64,
+        len,
+        "the quarters are the object: {sizes:?}"
+    );
     let first = rig.calls.reads()[0][0].target.addr;
     let lowest = rig.calls.reads().iter().flatten().map(|read| read.target.addr).min();
     assert_eq!(lowest, Some(first), "in the same memory");
@@ -371,4 +382,33 @@ fn many_keys_without_a_handle_halve_a_write_once() {
             .zip(&values)
             .all(|(read, value)| read.as_slice() == value.as_slice())
     );
+}
+
+#[test]
+fn a_value_larger_than_one_registration_is_refused_where_the_engine_reads_no_ranges() {
+    let claims = crate::support::Claims {
+        registration_bytes_max: Some(MIB),
+        no_ranges: true,
+        ..crate::support::Claims::registering()
+    };
+    let (engine, _) = crate::support::stored(&[3 * MIB, 100]);
+    let rig = Rig::claiming(engine, claims, &budget(64 * MIB));
+    let error = rig.read(&[3 * MIB, 100], Delivery::RegisterPerCall).unwrap_err();
+    let ReadError::Transfer { failures, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(
+        failures
+            .iter()
+            .any(|failure| failure.key == "k0" && failure.kind == FaultKind::Unregistered)
+    );
+    assert!(
+        rig.read_items(
+            vec![tensor_item("k1", 100)],
+            Delivery::RegisterPerCall,
+            Patience::default()
+        )
+        .is_ok()
+    );
+    assert_idle(&rig.store);
 }

@@ -1,0 +1,145 @@
+//! The released client's way to write, as the benchmarks' baseline: each batch's own memory is registered for its call.
+
+use crate::{
+    deliveries::part,
+    support::{MIB, Rig, assert_idle, budget, bytes_spec, free_engine, pattern, stat},
+};
+use std::sync::Arc;
+use tensorlease::{
+    Delivery, Foreign, ObjectKind, Options, Patience, PutItem, Route, Segment, engine::decorators::Call,
+};
+
+/// A value in memory of the caller.
+fn foreign_item(key: &str, memory: Foreign) -> PutItem {
+    let spec = bytes_spec(memory.len() as u64);
+    PutItem {
+        key: key.to_owned(),
+        kind: ObjectKind::Tensor(spec),
+        segments: vec![Segment::Foreign(memory)],
+    }
+}
+
+fn put_per_call(rig: &Rig, items: Vec<PutItem>) {
+    rig.calls.take();
+    rig.store
+        .put_by(items, Route::RegisterPerCall, Patience::default())
+        .unwrap();
+}
+
+fn assert_stored(rig: &Rig, values: &[Vec<u8>]) {
+    let lens: Vec<u64> = values.iter().map(|value| value.len() as u64).collect();
+    let read = rig.read(&lens, Delivery::Copied).unwrap();
+    assert!(
+        read.iter()
+            .zip(values)
+            .all(|(read, value)| read.as_slice() == value.as_slice())
+    );
+}
+
+/// Registrations and their ends since the last put began.
+fn registered(rig: &Rig) -> (usize, usize) {
+    (
+        rig.registrations(),
+        rig.calls.count(|call| matches!(call, Call::Unregister(_))),
+    )
+}
+
+#[test]
+fn encoded_values_are_put_together_and_registered_once_for_each_batch() {
+    let rig = Rig::registering(free_engine(), &budget(32 * MIB));
+    let values: Vec<Vec<u8>> = (0..900).map(|seed| pattern(seed, 1 + seed % 700)).collect();
+    let item = |(at, value): (usize, &Vec<u8>)| {
+        PutItem::tensor(format!("k{at}"), bytes_spec(value.len() as u64), value.clone())
+    };
+    put_per_call(&rig, values.iter().enumerate().map(item).collect());
+    assert_eq!(registered(&rig), (3, 3), "batches of 400 keys");
+    let written: Vec<usize> = rig
+        .calls
+        .calls()
+        .iter()
+        .filter_map(|call| {
+            if let Call::Write(writes) = call {
+                Some(writes.len())
+            } else {
+                None
+            }
+        })
+        .collect();
+    let mut sorted = written;
+    sorted.sort_unstable();
+    assert_eq!(sorted, [100, 400, 400]);
+    assert_eq!(stat(&rig.store, "staged_writes"), 0);
+    assert_eq!(stat(&rig.store, "written_keys"), 900);
+    assert_stored(&rig, &values);
+    assert_idle(&rig.store);
+}
+
+#[test]
+fn memory_of_the_caller_is_registered_as_it_lies() {
+    let rig = Rig::registering(free_engine(), &budget(32 * MIB));
+    let values: Vec<Vec<u8>> = (0..3).map(|seed| pattern(seed, 50_000)).collect();
+    // Two of them lie side by side: one registration.
+    let joined = Arc::new(Foreign::from_vec(values[..2].concat()));
+    let alone = Arc::new(Foreign::from_vec(values[2].clone()));
+    let items = vec![
+        foreign_item("k0", part(&joined, 0..50_000, Box::new(()))),
+        foreign_item("k1", part(&joined, 50_000..100_000, Box::new(()))),
+        foreign_item("k2", part(&alone, 0..50_000, Box::new(()))),
+    ];
+    put_per_call(&rig, items);
+    let (registrations, ended) = registered(&rig);
+    assert_eq!(registrations, ended);
+    assert!((1..=2).contains(&registrations), "{registrations}");
+    assert_eq!(stat(&rig.store, "copied_bytes"), 0);
+    assert_stored(&rig, &values);
+}
+
+#[test]
+fn one_memory_under_two_keys_is_registered_once() {
+    let rig = Rig::registering(free_engine(), &budget(32 * MIB));
+    let value = pattern(7, 50_000);
+    let memory = Arc::new(Foreign::from_vec(value.clone()));
+    let items = vec![
+        foreign_item("k0", part(&memory, 0..50_000, Box::new(()))),
+        foreign_item("k1", part(&memory, 0..50_000, Box::new(()))),
+        foreign_item("k2", part(&memory, 100..40_000, Box::new(()))),
+    ];
+    put_per_call(&rig, items);
+    assert_eq!(registered(&rig), (1, 1));
+    assert_eq!(stat(&rig.store, "retries"), 0);
+    let part_of_it = value[100..40_000].to_vec();
+    assert_stored(&rig, &[value.clone(), value, part_of_it]);
+}
+
+#[test]
+fn memory_of_the_arena_and_engines_without_registration_need_none() {
+    let rig = Rig::registering(free_engine(), &budget(32 * MIB));
+    let value = pattern(1, 70_000);
+    let mut buffer = rig.store.empty(70_000).unwrap();
+    buffer.copy_from_slice(&value);
+    put_per_call(
+        &rig,
+        vec![PutItem::tensor_in("k0", bytes_spec(70_000), Arc::new(buffer))],
+    );
+    assert_eq!(registered(&rig), (0, 0));
+    assert_stored(&rig, std::slice::from_ref(&value));
+
+    let rig = Rig::new(free_engine(), &budget(32 * MIB));
+    put_per_call(&rig, vec![PutItem::tensor("k0", bytes_spec(70_000), value.clone())]);
+    assert_eq!(registered(&rig), (0, 0));
+    assert_stored(&rig, &[value]);
+}
+
+#[test]
+fn batch_keys_bounds_the_keys_of_one_registration() {
+    let options = Options {
+        batch_keys: 7,
+        ..budget(32 * MIB)
+    };
+    let rig = Rig::registering(free_engine(), &options);
+    let values: Vec<Vec<u8>> = (0..20).map(|seed| pattern(seed, 100)).collect();
+    let item = |(at, value): (usize, &Vec<u8>)| PutItem::tensor(format!("k{at}"), bytes_spec(100), value.clone());
+    put_per_call(&rig, values.iter().enumerate().map(item).collect());
+    assert_eq!(registered(&rig), (3, 3));
+    assert_stored(&rig, &values);
+}
