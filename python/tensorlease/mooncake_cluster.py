@@ -62,6 +62,7 @@ class Master:
         arguments: Sequence[str] = (),
     ) -> None:
         binary = master_binary()
+        self._closing = contextlib.ExitStack()
         self.port = _free_port() if port is None else port
         command = [
             str(binary),
@@ -74,7 +75,7 @@ class Master:
             *([f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []),
             *arguments,
         ]
-        self._log = tempfile.TemporaryFile()
+        self._log = self._closing.enter_context(tempfile.TemporaryFile())
         # A group of its own: Ctrl-C in a terminal must not end the master before the stores that close.
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
@@ -126,7 +127,8 @@ class SegmentOwner:
     """
 
     def __init__(self, url: str) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._closing = contextlib.ExitStack()
+        self._log = self._closing.enter_context(tempfile.TemporaryFile())
         command = [sys.executable, "-m", __name__, url]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, process_group=0

@@ -1,0 +1,147 @@
+"""Kernel, memory, locked memory, io_uring: what every store stands on."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Mapping
+
+from tensorlease.bench.sizes import format_bytes
+from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
+from tensorlease.doctor.machine import Machine
+from tensorlease.doctor.target import MIB, QUEUE_BYTES, Target
+from tensorlease.doctor.trials import Outcome
+
+#: The first with sparse tables of registered buffers, which pinning uses.
+_KERNEL_OF_PINNING = (5, 19)
+#: What the trial of a pinned store locks at most.
+_TRIAL_BYTES = 8 * MIB
+_HUGE_PAGE_VARIABLE = "MC_STORE_USE_HUGEPAGE"
+_UNLOCK = "sudo prlimit --memlock=unlimited:unlimited --pid $$  # a container: --ulimit memlock=-1, a unit: LimitMEMLOCK=infinity"
+_UNFILTER = (
+    "docker run --security-opt seccomp=unconfined ...  # or a profile that allows io_uring_setup and io_uring_register"
+)
+_WITHOUT_PINS = "leave out registration=pinned: embedded:// needs no io_uring"
+
+
+def kernel(target: Target, machine: Machine) -> Finding:
+    """Old kernels can't pin through io_uring."""
+    release = platform.release()
+    if machine.kernel >= _KERNEL_OF_PINNING:
+        return fine("kernel", f"Linux {release} has what pinned memory needs.")
+    least = ".".join(map(str, _KERNEL_OF_PINNING))
+    message = f"Linux {release} can't pin memory for registration=pinned, which needs {least}."
+    return needed_or_not(target.is_pinned, "kernel", message, _WITHOUT_PINS)
+
+
+def memory(target: Target, machine: Machine) -> Finding:
+    """A budget that does not fit is refused at open, or ends in the OOM killer later."""
+    available, limit = machine.available_bytes(), machine.cgroup_limit_bytes()
+    if available is None:
+        return note("memory", "/proc/meminfo can't be read, so nothing is known about memory.")
+    bound = "no limit of a control group" if limit is None else f"control group's limit {format_bytes(limit)}"
+    parts = {
+        "max_bytes": target.max_bytes,
+        "local_buffer": target.local_buffer_bytes,
+        "segment": target.segment_bytes,
+    }
+    asked = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
+    if target.memory_bytes <= available:
+        return fine("memory", f"{format_bytes(available)} left ({bound}) hold {asked}.")
+    message = f"{format_bytes(available)} left ({bound}) do not hold {asked}."
+    fitting = (available - (target.memory_bytes - target.max_bytes)) // 2 // MIB
+    if fitting < 1:
+        return problem("memory", message, "give the process more memory, or lower segment and local_buffer in the URL")
+    return problem("memory", message, f'tl.open("{target.url}", max_bytes="{fitting}MiB")')
+
+
+def memlock(target: Target, machine: Machine) -> Finding:
+    """Memory that a transport uses directly is pinned, and counts against a limit."""
+    limit = machine.memlock_bytes()
+    if limit is None:
+        why = "CAP_IPC_LOCK is held" if machine.has_ipc_lock() else "ulimit -l is unlimited"
+        return fine("memlock", f"Any amount of memory may be pinned: {why}.")
+    # What registration=pinned or RDMA would need, also where this URL needs neither.
+    needed = target.locked_bytes or target.memory_bytes + QUEUE_BYTES
+    if needed <= limit:
+        return fine("memlock", f"{format_bytes(limit)} may be pinned, {format_bytes(needed)} are asked for.")
+    message = (
+        f"Only {format_bytes(limit)} may be pinned (ulimit -l, no CAP_IPC_LOCK that counts); "
+        f"registration=pinned and RDMA would pin {format_bytes(needed)}."
+    )
+    return needed_or_not(target.locked_bytes > 0, "memlock", message, _unlock(machine, needed))
+
+
+def _unlock(machine: Machine, needed_bytes: int) -> str:
+    return f"ulimit -l {-(-needed_bytes // 1024)}" if machine.may_raise_memlock_to(needed_bytes) else _UNLOCK
+
+
+def io_uring(target: Target, machine: Machine, trial: Outcome) -> Finding:
+    """Whether the kernel gives a ring, and whether a store really opens on one.
+
+    :param trial: of the look ``pinned``
+    """
+    if trial.end == "hung":
+        return not_seen("io_uring", target.is_pinned, target.url, trial)
+    refused = trial.values["refused"] if trial.end == "done" else trial.message
+    if refused is not None:
+        return _refused_ring(target, machine, refused)
+    if trial.values["error"] is None:
+        return fine("io_uring", "A store with registration=pinned opens.")
+    fix = _WITHOUT_PINS if machine.memlock_bytes() is None else _unlock(machine, max(target.max_bytes, _TRIAL_BYTES))
+    message = (
+        f"The kernel gives a ring, but a small store with registration=pinned does not open: {trial.values['error']}."
+    )
+    return needed_or_not(target.is_pinned, "io_uring", message, fix)
+
+
+def _refused_ring(target: Target, machine: Machine, refusal: str) -> Finding:
+    setting = machine.io_uring_disabled()
+    if setting:
+        why, fix = f"kernel.io_uring_disabled={setting}", "sudo sysctl -w kernel.io_uring_disabled=0"
+    elif machine.is_filtered():
+        why, fix = "a seccomp filter refuses it", _UNFILTER
+    elif refusal == "ENOMEM":
+        why, fix = "this kernel counts rings as locked memory, and ulimit -l is used up", _UNLOCK
+    elif refusal == "ENOSYS":
+        why, fix = "this kernel is built without it", _WITHOUT_PINS
+    else:
+        why, fix = "neither kernel.io_uring_disabled nor seccomp says why; a security module may", _WITHOUT_PINS
+    message = f"io_uring is refused ({refusal}): {why}; only registration=pinned needs it."
+    return needed_or_not(target.is_pinned, "io_uring", message, fix)
+
+
+def huge_pages(target: Target, machine: Machine, environment: Mapping[str, str]) -> Finding:
+    """Only Mooncake takes some, and only when told to."""
+    free, page_bytes = machine.huge_pages()
+    wanted = target.local_buffer_bytes + target.segment_bytes
+    if not target.is_mooncake or not environment.get(_HUGE_PAGE_VARIABLE) or page_bytes == 0:
+        return fine("huge pages", f"{free} are free, and none are needed.")
+    needed = -(-wanted // page_bytes)
+    message = (
+        f"{_HUGE_PAGE_VARIABLE} is set, {needed} huge pages of {format_bytes(page_bytes)} are needed, {free} are free."
+    )
+    if needed <= free:
+        return fine("huge pages", message)
+    return problem("huge pages", message, f"sudo sysctl -w vm.nr_hugepages={needed}")
+
+
+def fork(target: Target) -> list[Finding]:
+    """Only pinned memory makes forks expensive."""
+    if target.locked_bytes == 0:
+        return []
+    message = (
+        f"A process that forks copies its pinned memory, up to {format_bytes(target.locked_bytes)}: "
+        "open the store after the fork, or leave the arena out of children."
+    )
+    return [note("fork", message, f'tl.open("{target.url}", fork="exclude")')]
+
+
+def opens(target: Target, trial: Outcome) -> Finding:
+    """The store itself, small."""
+    if trial.end == "done":
+        return fine("store", "A store with this URL opens.")
+    if trial.end == "hung":
+        return not_seen("store", True, target.url, trial)
+    again = f"tensorlease doctor {shlex.quote(target.url)}  # again, once what the message names is mended"
+    return problem("store", f"A store with this URL does not open: {trial.message}.", again)

@@ -1,0 +1,232 @@
+"""The counters of ``Store.stats()`` as Prometheus metrics, for a registry of ``prometheus_client``.
+
+>>> from tensorlease import metrics
+>>> metrics.register(store, labels={"role": "trainer"})
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensorlease.errors import ConfigError, Error
+from tensorlease.store import Store
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+PREFIX = "tensorlease_"
+OPEN_METRIC = PREFIX + "open"
+OPEN_TEXT = "1 while the store answers calls, 0 once it is closed and in a forked child."
+INSTALL = "pip install prometheus-client (or the extra: tensorlease[metrics])"
+
+#: What goes up and down: gauges.
+HELD_NOW = {
+    "arena_bytes": "Bytes of all slabs together.",
+    "leased_bytes": "Bytes of the blocks that live tensors own.",
+    "in_flight_bytes": "Bytes of the blocks of engine calls that have not returned.",
+    "quarantined_bytes": "Bytes that a transfer which was given up may still write.",
+    "free_bytes": "Bytes of the slabs that nothing uses.",
+    "pinned_bytes": "Bytes of the slabs that are registered, where the engine requires registration.",
+    "copy_cache_bytes": "Bytes kept for copies, in use or not.",
+    "copy_cache_held_bytes": "Bytes of the copy cache that live copies own.",
+    "running_calls": "Calls of the store that have not returned.",
+    "abandoned_running_calls": "Engine calls still running that nobody waits for.",
+}
+
+#: What only grows, from 0 at open: counters.
+GROWING = {
+    "read_keys": "Values asked for.",
+    "read_bytes": "Bytes delivered.",
+    "leased_reads": "Values delivered in the arena.",
+    "copied_reads": "Values delivered as copies.",
+    "registered_reads": "Values read into fresh memory, registered for the call where the engine requires it.",
+    "duplicate_keys": "Values asked for again in the same read, and fetched once.",
+    "engine_read_calls": "Read calls made on the engine.",
+    "copied_bytes": "Bytes copied by the client, in reads and writes.",
+    "written_keys": "Values stored.",
+    "written_bytes": "Bytes stored.",
+    "in_place_writes": "Values sent from the arena as they lay.",
+    "staged_writes": "Values sent through a staging block.",
+    "engine_write_calls": "Write calls made on the engine.",
+    "register_calls": "Registrations made on the engine.",
+    "registered_bytes": "Bytes of those registrations.",
+    "register_calls_per_read": "Registrations made for single reads and writes and not for slabs.",
+    "slabs_made": "Slabs mapped, populated and registered.",
+    "slabs_rebuilt": "Slabs made in place of empty ones that were given up.",
+    "loans": "Leases of the engine's own pool (pool=store).",
+    "overflow_loans": "Loans that the engine allocated and registered on their own.",
+    "fallback_reads": "Values not delivered the way that was asked.",
+    "fallback_budget": "Fallbacks: the budget was used up.",
+    "fallback_too_large": "Fallbacks: larger than the budget can ever hold.",
+    "fallback_slab_not_registered": "Fallbacks: the engine refused to register a slab.",
+    "fallback_slab_not_mapped": "Fallbacks: the system had no memory for a slab.",
+    "fallback_bounce_busy": "Fallbacks: no bounce block came free.",
+    "fallback_copy_cache": "Fallbacks: a copy found no recycled memory.",
+    "fallback_loan_too_large": "Fallbacks: larger than the engine lends for one transfer.",
+    "fallback_no_loan": "Fallbacks: the engine lent nothing.",
+    "fallback_writes": "Values written from memory registered for the call.",
+    "retries": "Keys tried again after a failure that passes.",
+    "quarantines": "Keys whose memory went to quarantine.",
+    "abandoned_calls": "Calls that ended before the engine returned.",
+    "log_records_dropped": "Log lines of all stores of the process that nothing had fetched in time.",
+    "warnings_suppressed": "Warnings not logged because the same had been logged before.",
+    "plan_seconds": "Seconds of checking arguments, planning and taking blocks, summed over threads.",
+    "register_seconds": "Seconds of registering and unregistering for single calls, summed over threads.",
+    "transfer_seconds": "Seconds in the engine, summed over threads.",
+    "copy_seconds": "Seconds of copying to where the caller wants the bytes, summed over threads.",
+    "wrap_seconds": "Seconds of making tensors, summed over threads.",
+}
+
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_UNITS = ("bytes", "seconds")
+
+
+class _Watched(NamedTuple):
+    """One store under its labels; held weakly, so that metrics keep no store open."""
+
+    store: weakref.ref[Store]
+    labels: dict[str, str]
+
+
+class Registration:
+    """What :func:`register` gives back, to take the store out of the registry before it dies."""
+
+    def __init__(self, collector: StoreCollector, watched: _Watched) -> None:
+        self._collector = collector
+        self._watched = watched
+
+    def unregister(self) -> None:
+        """The store is no part of later scrapes. Idempotent."""
+        self._collector.forget(self._watched)
+
+
+class StoreCollector:
+    """All stores of one registry: two collectors with the same metric names would be refused by it."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        # Replaced whole, never changed: a scrape takes no lock that another thread could hold while the process forks.
+        self._watched: tuple[_Watched, ...] = ()
+
+    def watch(self, store: Store, labels: dict[str, str]) -> Registration:
+        """Adds a store; its labels must tell it from the others that are alive."""
+        watched = _Watched(weakref.ref(store), labels)
+        with self._changing:
+            living = tuple(other for other in self._watched if other.store() is not None)
+            if any(other.labels == labels for other in living):
+                raise ConfigError(
+                    f"a store with the labels {labels} is in this registry already; tell them apart: "
+                    'register(store, labels={"role": "trainer"})'
+                )
+            self._watched = (*living, watched)
+        return Registration(self, watched)
+
+    def forget(self, watched: _Watched) -> None:
+        """Takes a store out."""
+        with self._changing:
+            self._watched = tuple(other for other in self._watched if other is not watched)
+
+    def describe(self) -> Iterator[Metric]:
+        """The names, which the registry asks for once: without any store's numbers."""
+        yield from _families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per counter, with a sample per store. Never raises for what a store says."""
+        families = _families()
+        for watched in self._watched:
+            store = watched.store()
+            if store is None:
+                continue
+            numbers = _numbers(store)
+            is_open = numbers is not None and not store.closed
+            families[OPEN_METRIC].add_sample(OPEN_METRIC, watched.labels, float(is_open))
+            for name in HELD_NOW:
+                _add(families, PREFIX + name, PREFIX + name, watched.labels, numbers, name)
+            for name in GROWING:
+                _add(families, PREFIX + name, f"{PREFIX}{name}_total", watched.labels, numbers, name)
+        yield from families.values()
+
+
+def register(
+    store: Store, registry: CollectorRegistry | None = None, labels: Mapping[str, str] | None = None
+) -> Registration:
+    """Makes the counters of a store part of every scrape of a registry, until the store dies or is unregistered.
+
+    A closed store stays, with its last numbers, as long as something holds it. In a forked child the parent's stores have no numbers;
+    there and when closed ``tensorlease_open`` is 0. No scrape fails because of a store.
+
+    :param registry: of ``prometheus_client``; None: its default one
+    :param labels: on every metric of this store, such as ``{"role": "trainer"}``; needed where a registry has several stores
+    :returns: a handle whose ``unregister`` takes the store out again
+    :raises ConfigError: prometheus_client is not installed, a label has no valid name, or another store has the same labels
+    """
+    try:
+        from prometheus_client import REGISTRY
+    except ImportError:
+        raise ConfigError(f"metrics need prometheus_client, which is not installed: {INSTALL}") from None
+    if not isinstance(store, Store):
+        raise ConfigError(f"register takes a store, not a {type(store).__name__}")
+    return _collector_of(REGISTRY if registry is None else registry).watch(store, _checked(labels or {}))
+
+
+_collectors: weakref.WeakKeyDictionary[CollectorRegistry, StoreCollector] = weakref.WeakKeyDictionary()
+_collectors_changing = threading.Lock()
+
+
+def _collector_of(registry: CollectorRegistry) -> StoreCollector:
+    with _collectors_changing:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = StoreCollector()
+            registry.register(collector)
+            _collectors[registry] = collector
+        return collector
+
+
+def _checked(labels: Mapping[str, str]) -> dict[str, str]:
+    for name, value in labels.items():
+        if not isinstance(name, str) or not _LABEL.fullmatch(name):
+            raise ConfigError(f"{name!r} is no label name; use letters, digits and _, not __ at the start")
+        if not isinstance(value, str):
+            raise ConfigError(f"the label {name} is a {type(value).__name__}; give text")
+    return dict(labels)
+
+
+def _families() -> dict[str, Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    families: dict[str, Metric] = {OPEN_METRIC: GaugeMetricFamily(OPEN_METRIC, OPEN_TEXT)}
+    for name, text in HELD_NOW.items():
+        families[PREFIX + name] = GaugeMetricFamily(PREFIX + name, text, unit=_unit(name))
+    for name, text in GROWING.items():
+        families[PREFIX + name] = CounterMetricFamily(PREFIX + name, text, unit=_unit(name))
+    return families
+
+
+def _unit(name: str) -> str:
+    return next((unit for unit in _UNITS if name.endswith("_" + unit)), "")
+
+
+def _numbers(store: Store) -> Mapping[str, float] | None:
+    """None where the store belongs to the process that this one was forked from."""
+    try:
+        return store.stats()
+    except Error:
+        return None
+
+
+def _add(
+    families: dict[str, Metric],
+    family: str,
+    sample: str,
+    labels: dict[str, str],
+    numbers: Mapping[str, float] | None,
+    name: str,
+) -> None:
+    if numbers is not None and name in numbers:
+        families[family].add_sample(sample, labels, numbers[name])
