@@ -62,7 +62,6 @@ class Master:
         arguments: Sequence[str] = (),
     ) -> None:
         binary = master_binary()
-        self._closing = contextlib.ExitStack()
         self.port = _free_port() if port is None else port
         command = [
             str(binary),
@@ -75,7 +74,7 @@ class Master:
             *([f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []),
             *arguments,
         ]
-        self._log = self._closing.enter_context(tempfile.TemporaryFile())
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes it
         # A group of its own: Ctrl-C in a terminal must not end the master before the stores that close.
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
@@ -127,8 +126,7 @@ class SegmentOwner:
     """
 
     def __init__(self, url: str) -> None:
-        self._closing = contextlib.ExitStack()
-        self._log = self._closing.enter_context(tempfile.TemporaryFile())
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes it
         command = [sys.executable, "-m", __name__, url]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, process_group=0
