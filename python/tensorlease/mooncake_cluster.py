@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -64,6 +65,7 @@ class Master:
         binary = master_binary()
         self.port = _free_port() if port is None else port
         command = [
+            *_ends_with_this_process(),
             str(binary),
             f"-rpc_address={HOST}",
             f"-rpc_port={self.port}",
@@ -217,6 +219,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _ends_with_this_process() -> list[str]:
+    """A command before another one that ends it when the thread that started it does, also by SIGKILL; nothing where util-linux is missing."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM"] if setpriv else []
 
 
 def _free_port() -> int:
