@@ -26,6 +26,7 @@ UNSAFE_ALLOWED = {
     "crates/memory/tests/": "tests that look at raw memory of that crate",
     "crates/client/tests/behaviour/closing.rs": "forks, to see what a child may do",
     "crates/client/tests/behaviour/deliveries.rs": "memory that the test looks at while the store owns it",
+    "crates/client/tests/faults/memory.rs": "memory of the caller that a program looks at while the store uses it",
     "crates/engine/src/decorators/late_writing.rs": "writes to memory after the call returned, on purpose",
     "python/src/dlpack.rs": "the DLPack structures that torch and numpy take over",
     "python/src/exchange.rs": "torch's C exchange interface",
