@@ -15,7 +15,8 @@ pub(crate) use execute::refused_registration;
 pub(crate) use job::cuts_at_multiples;
 
 use crate::{
-    CallError, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error, patience::Wait,
+    CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error,
+    patience::Wait,
 };
 use job::Job;
 use std::{sync::Arc, time::Instant};
@@ -31,25 +32,51 @@ pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>
     check::arguments(&request)?;
     core.check_quarantine()?;
     if !describe::needed(&request) {
-        return attempt(core, request, &wait);
+        return as_asked(core, request, &wait);
     }
     let mut tries = 0;
     loop {
         tries += 1;
         let described = describe::request(core, &request, &wait)?;
         match attempt(core, described, &wait) {
+            Ok(Attempt::Replaced(_)) if tries < DESCRIBE_TRIES_MAX => {}
+            Ok(Attempt::Replaced(failures)) => return Err(read_error(failures)),
+            Ok(Attempt::Read(output)) => return Ok(output),
             Err(ReadError::SizeMismatch { failures, message }) => {
                 let replaced = failures.iter().all(|failure| failure.kind == FaultKind::Mismatch);
                 if !replaced || DESCRIBE_TRIES_MAX <= tries || !request.into.is_empty() {
                     return Err(ReadError::SizeMismatch { failures, message });
                 }
             }
-            other => return other,
+            Err(error) => return Err(error),
         }
     }
 }
 
-fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
+/// Shapes and dtypes are the caller's. A read in ranges that met a replace starts over, where its destinations are not the caller's.
+fn as_asked(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
+    let mut request = request;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let again =
+            (tries < DESCRIBE_TRIES_MAX && request.into.is_empty() && core.may_cut(&request)).then(|| request.again());
+        match (attempt(core, request, wait)?, again) {
+            (Attempt::Read(output), _) => return Ok(output),
+            (Attempt::Replaced(_), Some(again)) => request = again,
+            (Attempt::Replaced(failures), None) => return Err(read_error(failures)),
+        }
+    }
+}
+
+/// How one try of a read ended.
+enum Attempt {
+    Read(ReadOutput),
+    /// These keys were replaced while they were read in ranges: what came is a mixture.
+    Replaced(Vec<KeyFailure>),
+}
+
+fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Attempt, ReadError> {
     let start = Instant::now();
     let mut job = Job::new(core, request, wait)?;
     let planned = job.land();
@@ -57,6 +84,7 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Re
     planned.map_err(|error| job.explain(error, wait))?;
     let mut tries = 0;
     while let Some(groups) = job.groups() {
+        job.note_versions(wait)?;
         let finished = calls::run(core, groups, job.at_once(), wait)?;
         job.settle(finished);
         core.check_quarantine()?;
@@ -79,10 +107,27 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Re
         }
         job.land()?;
     }
-    Ok(job.deliver())
+    let replaced = job.replaced(wait)?;
+    if replaced.is_empty() {
+        return Ok(Attempt::Read(job.deliver()));
+    }
+    core.counters.retries.add(replaced.len() as u64);
+    Ok(Attempt::Replaced(replaced))
 }
 
 impl Core {
+    /// May a value of this read be fetched in ranges, while the engine promises that a replace is atomic?
+    fn may_cut(&self, request: &ReadRequest) -> bool {
+        let claims = &self.capabilities;
+        if !(claims.ranges && claims.describes && claims.atomic_replace) {
+            return false;
+        }
+        let piece = self.registration_piece_bytes();
+        let whole_up_to = piece.min(self.staged_bytes_max()).min(claims.batch_bytes_max);
+        let slabs_cross = piece < self.arena.budget().slab_bytes_max;
+        slabs_cross || request.items.iter().any(|item| whole_up_to < item.expected.bytes())
+    }
+
     /// Past its bound the quarantine ends the reads, with the way out.
     fn check_quarantine(&self) -> Result<(), ReadError> {
         if self.counters.quarantines.get() == 0 {

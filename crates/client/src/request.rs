@@ -15,6 +15,17 @@ pub enum Expected {
     Described,
 }
 
+impl Expected {
+    /// Bytes of the value; 0 where only the engine knows.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Tensor(spec) => spec.bytes(),
+            Self::Packed(bytes) => *bytes,
+            Self::Described => 0,
+        }
+    }
+}
+
 /// One key to read.
 #[derive(Clone, Debug)]
 pub struct ReadItem {
@@ -47,6 +58,19 @@ pub struct ReadRequest {
     pub into: Vec<Foreign>,
     /// With `into`: transfers write the caller's memory directly, which may then still change after a timeout.
     pub direct: bool,
+}
+
+impl ReadRequest {
+    /// The same request once more; only one without destinations can be made again.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            items: self.items.clone(),
+            batches: self.batches.clone(),
+            delivery: self.delivery,
+            into: Vec::new(),
+            direct: self.direct,
+        }
+    }
 }
 
 /// What an object is.

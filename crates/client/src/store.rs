@@ -406,7 +406,8 @@ impl Core {
         while !ended && wait.sleep(Duration::from_millis(1)).is_ok() {
             ended = self.readers.close(Instant::now());
         }
-        if ended {
+        // A call may also run on its caller's own thread, which closing doesn't end.
+        if ended && self.calls_running() == 0 {
             let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();
             for (addr, len) in registered {
                 self.unregister_slab(tensorlease_memory::Region { addr, len });
@@ -419,7 +420,11 @@ impl Core {
             );
         }
         match self.close_engine(&wait) {
-            Some(Ok(())) => self.end_quarantine(),
+            Some(Ok(())) => {
+                self.end_quarantine();
+                // With the engine every registration has ended, also of memory that a running call held.
+                crate::patience::lock(&self.registered).clear();
+            }
             // Whether transfers still write is unknown: what is quarantined stays so.
             Some(Err(error)) => log::warn!("{}", open::chain(&error)),
             None => log::warn!(

@@ -65,6 +65,7 @@ macro_rules! for_each_conformance_check {
             a_replace_is_atomic
             a_replace_may_change_the_size
             a_replace_that_does_not_fit_keeps_the_old_object
+            a_replaced_object_has_another_version
             another_size_is_a_mismatch
             another_tag_is_a_mismatch
             calls_and_objects_are_counted

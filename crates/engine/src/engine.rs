@@ -35,8 +35,9 @@ use tensorlease_memory::{Region, Source, Target};
 /// 8. **Removal.** `Ok(true)`: the object was there and is gone. `Ok(false)`: there was none. `remove_prefix` removes every
 ///    object whose key starts with the prefix and returns how many there were. A removal never disturbs a running read: it
 ///    ends whole or `NotFound` (or `Transient`, without `atomic_replace`). (`removed_objects_are_gone`, `removing_a_missing_key_is_false`, `a_prefix_removes_its_keys_only`)
-/// 9. **Questions.** `contains_batch` and `describe_batch` agree with the writes and removals that ended before. Without
-///    `describes`, `describe_batch` is `Refused`. (`contains_agrees_with_writes`, `describe_knows_size_and_tag`)
+/// 9. **Questions.** `contains_batch` and `describe_batch` agree with the writes and removals that ended before. A replaced
+///    object has another version. Without `describes`, `describe_batch` is `Refused`. (`contains_agrees_with_writes`,
+///    `describe_knows_size_and_tag`, `a_replaced_object_has_another_version`)
 /// 10. **Keys.** Any string of 1 to 10,000 characters, NUL and non-ASCII included, compared byte by byte.
 ///     (`odd_keys_are_keys`)
 /// 11. **Limits.** Up to `batch_keys_max` keys and `batch_bytes_max` bytes go in one call; one key alone may be larger.
@@ -113,6 +114,9 @@ pub struct ObjectInfo {
     pub len: u64,
     /// Tag it was written with, where the engine stores tags.
     pub tag: Option<Tag>,
+    /// Another number for every object that was ever under a key, where replaces are atomic: who reads an object in ranges can see
+    /// whether it was one object all the time. 0 elsewhere.
+    pub version: u64,
 }
 
 /// Counted at the engine object itself: what the client claims about itself can be checked here.

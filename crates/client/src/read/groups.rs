@@ -153,7 +153,7 @@ fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>, divisor: u64) -> Vec
 
 impl Core {
     /// Most bytes that a staged read moves in one call.
-    pub(super) fn staged_bytes_max(&self) -> u64 {
+    pub(crate) fn staged_bytes_max(&self) -> u64 {
         match self.lends() {
             Some(staging) => staging.limits().bytes_max,
             None => self.bounce_round_bytes(),

@@ -10,9 +10,9 @@ use crate::{
     Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error,
     patience::Wait, request::Expected,
 };
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 use tensorlease_arena::plan::{fold_duplicates, split_ranges};
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::{Fault, FaultKind, ObjectInfo};
 use tensorlease_memory::{Foreign, Landing};
 
 /// A smaller transfer that took too long is not read faster in halves.
@@ -88,6 +88,8 @@ pub(super) struct Job<'a> {
     pub(super) direct: bool,
     /// To be run next, by how.
     pub(super) ready: [Vec<Transfer>; 3],
+    /// Items that are fetched in ranges, and the version of the object that was there before the first of them; `None`: not asked yet.
+    cut: BTreeMap<u32, Option<u64>>,
     divisor: u64,
     /// The engine had no memory for calls side by side.
     starved: bool,
@@ -124,6 +126,7 @@ impl<'a> Job<'a> {
             into: request.into.into_iter().map(Some).collect(),
             direct: request.direct,
             ready: [Vec::new(), Vec::new(), Vec::new()],
+            cut: BTreeMap::new(),
             divisor: 1,
             starved: false,
             failures: Vec::new(),
@@ -370,10 +373,13 @@ impl<'a> Job<'a> {
         for (item, offset) in parts {
             let len = self.items.items[item as usize].len;
             let whole = || std::iter::once(0..len).collect();
-            for object in self
+            let ranges = self
                 .cuts(how, shared.landing(), base + offset, len)
-                .unwrap_or_else(whole)
-            {
+                .unwrap_or_else(whole);
+            if 1 < ranges.len() {
+                self.cut.entry(item).or_default();
+            }
+            for object in ranges {
                 let ground = Ground::Shared(Arc::clone(shared));
                 let ground_offset = base + offset + object.start;
                 let len = object.end - object.start;
@@ -401,12 +407,12 @@ impl<'a> Job<'a> {
 
     /// Ranges of an object of `len` bytes that lands at `offset`; `None` where one transfer takes it whole.
     fn cuts(&self, how: How, landing: &Landing, offset: u64, len: u64) -> Option<Vec<Range<u64>>> {
+        if !self.core.capabilities.ranges {
+            return None;
+        }
         if how == How::Staged {
             let round = self.core.staged_bytes_max();
             return (round < len).then(|| split_ranges(len, round));
-        }
-        if !self.core.capabilities.ranges {
-            return None;
         }
         let start = match landing {
             Landing::Block(block) => block.block().offset + offset,
@@ -428,6 +434,57 @@ impl<'a> Job<'a> {
         Some(pieces.into_iter().flat_map(split).collect())
     }
 
+    /// Asks for the versions of objects that are about to be fetched in ranges, where replaces are atomic: calls of their own can't see that the
+    /// object was another one in between.
+    pub(super) fn note_versions(&mut self, wait: &Wait<'_>) -> Result<(), ReadError> {
+        let unknown: Vec<u32> = self
+            .cut
+            .iter()
+            .filter(|(_, version)| version.is_none())
+            .map(|(item, _)| *item)
+            .collect();
+        for (item, version) in unknown.iter().zip(self.versions(&unknown, wait)?) {
+            self.cut.insert(*item, version);
+        }
+        Ok(())
+    }
+
+    /// The keys whose object is not the one that it was before its first range.
+    pub(super) fn replaced(&self, wait: &Wait<'_>) -> Result<Vec<KeyFailure>, ReadError> {
+        let items: Vec<u32> = self.cut.keys().copied().collect();
+        let now = self.versions(&items, wait)?;
+        let changed = items
+            .into_iter()
+            .zip(now)
+            .filter(|(item, version)| self.cut[item] != *version);
+        let failure = |(item, _): (u32, Option<u64>)| {
+            let message = "was replaced while it was read in ranges; read it again, or raise bounce_bytes";
+            KeyFailure::new(
+                self.items.name(item as usize),
+                Fault::new(FaultKind::Transient, 0, message),
+            )
+        };
+        Ok(changed.map(failure).collect())
+    }
+
+    fn versions(&self, items: &[u32], wait: &Wait<'_>) -> Result<Vec<Option<u64>>, ReadError> {
+        let claims = &self.core.capabilities;
+        if items.is_empty() || !(claims.describes && claims.atomic_replace) {
+            return Ok(vec![Some(0); items.len()]);
+        }
+        let keys = items
+            .iter()
+            .map(|item| self.items.keys[*item as usize].clone())
+            .collect();
+        // A missing key shows in its transfer; here it is one more version.
+        let version =
+            |info: Result<Option<ObjectInfo>, Fault>| Some(info.ok().flatten().map_or(0, |info| info.version));
+        Ok(super::describe::infos(self.core, keys, wait)?
+            .into_iter()
+            .map(version)
+            .collect())
+    }
+
     fn splits(&self, transfer: &Transfer) -> bool {
         self.core.capabilities.ranges && SPLIT_BYTES_MIN < transfer.len
     }
@@ -439,6 +496,7 @@ impl<'a> Job<'a> {
             Ground::Shared(shared) => shared,
             Ground::Gone => unreachable!("what expired is not quarantined"),
         };
+        self.cut.entry(transfer.item).or_default();
         for half in split_ranges(transfer.len, transfer.len.div_ceil(2)) {
             let part = Transfer {
                 item: transfer.item,

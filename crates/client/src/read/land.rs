@@ -129,6 +129,11 @@ impl Job<'_> {
             (true, false) => How::Direct,
         };
         for unit in units {
+            // What no loan holds, and can't be cut for several, goes through the bounce reserve.
+            let whole = !self.core.capabilities.ranges && self.core.lends().is_some();
+            if whole && self.core.staged_bytes_max() < self.units[*unit as usize].len {
+                self.units[*unit as usize].unlent = true;
+            }
             let item = self.units[*unit as usize].first_item() as usize;
             let foreign = self.into[item]
                 .take()

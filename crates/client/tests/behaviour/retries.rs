@@ -412,3 +412,55 @@ fn a_value_larger_than_one_registration_is_refused_where_the_engine_reads_no_ran
     );
     assert_idle(&rig.store);
 }
+
+/// Replaces "k0" by one byte value between the first and the second range of each of the first `times` reads.
+fn replacing_between_ranges(times: u64) -> Arc<dyn Engine> {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    let inner = free_engine();
+    let (store, replaced) = (Arc::clone(&inner), AtomicU64::new(0));
+    let engine = Hooked::new(inner).on_read(move |_, reads| {
+        if reads.iter().all(|read| read.offset == 0) || times <= replaced.load(Relaxed) {
+            return None;
+        }
+        let byte = u8::try_from(replaced.fetch_add(1, Relaxed) + 1).unwrap();
+        let bytes = vec![byte; usize::try_from(reads[0].object_len).unwrap()];
+        let tag = reads[0].tag.expect("the engine describes").clone();
+        let segments = [tensorlease_memory::Source::from(bytes.as_slice())];
+        let write = tensorlease::engine::WriteOp {
+            key: reads[0].key,
+            segments: &segments,
+            tag: &tag,
+        };
+        assert_eq!(store.write_batch(&[write]), [Ok(())]);
+        None
+    });
+    Arc::new(engine)
+}
+
+#[test]
+fn an_object_that_is_replaced_between_its_ranges_is_read_again_and_never_delivered_mixed() {
+    let options = Options {
+        readers: 1,
+        ..budget(16 * MIB)
+    };
+    let len = 6 * MIB;
+    let rig = Rig::registering(replacing_between_ranges(2), &options);
+    rig.fill(&[len]);
+    let read = rig.read(&[len], Delivery::Copied).unwrap();
+    assert!(
+        read[0].as_slice().iter().all(|byte| *byte == 2),
+        "the last object, whole"
+    );
+    assert!(2.0 <= rig.store.stats().get("retries"));
+    drop(read);
+    assert_idle(&rig.store);
+
+    let rig = Rig::registering(replacing_between_ranges(100), &options);
+    rig.fill(&[len]);
+    let error = rig.read(&[len], Delivery::Copied).unwrap_err();
+    assert!(
+        error.to_string().contains("was replaced while it was read in ranges"),
+        "{error}"
+    );
+    assert_idle(&rig.store);
+}

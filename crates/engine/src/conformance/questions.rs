@@ -1,6 +1,7 @@
 //! Clause 9: what an engine says about objects without moving them.
+use super::rig::only;
 use super::{Factory, pattern};
-use crate::{FaultKind, ObjectInfo, Tag};
+use crate::{Fault, FaultKind, ObjectInfo, Tag};
 
 /// Clause 9: `contains_batch` follows writes and removals.
 pub fn contains_agrees_with_writes(factory: &Factory<'_>) {
@@ -20,7 +21,12 @@ pub fn contains_agrees_with_writes(factory: &Factory<'_>) {
 pub fn describe_knows_size_and_tag(factory: &Factory<'_>) {
     let Some(rig) = factory() else { return };
     let (key, missing) = (rig.key("described"), rig.key("missing"));
-    let describe = || rig.engine().describe_batch(&[&key, &missing]);
+    let describe = || -> Vec<Result<Option<ObjectInfo>, Fault>> {
+        let found = rig.engine().describe_batch(&[&key, &missing]).into_iter();
+        // The version has a check of its own.
+        let without_version = |info: ObjectInfo| ObjectInfo { version: 0, ..info };
+        found.map(|info| info.map(|info| info.map(without_version))).collect()
+    };
     let write = |len: usize, tag: &[u8]| {
         rig.write(&key, &pattern(1, len), &Tag::new(tag))
             .expect("a small object is written");
@@ -41,6 +47,7 @@ pub fn describe_knows_size_and_tag(factory: &Factory<'_>) {
         Ok(Some(ObjectInfo {
             len,
             tag: Some(Tag::new(tag)),
+            version: 0,
         }))
     };
     assert_eq!(describe(), [info(12_345, b"bf16 [5]"), Ok(None)], "after the write");
@@ -48,4 +55,27 @@ pub fn describe_knows_size_and_tag(factory: &Factory<'_>) {
     assert_eq!(describe(), [info(7, b""), Ok(None)], "after the replace");
     rig.engine().remove_batch(&[&key]);
     assert_eq!(describe(), [Ok(None), Ok(None)], "after the removal");
+}
+
+/// Clause 9: a reader of ranges can tell a replaced object from the one before, also where size and tag are equal.
+pub fn a_replaced_object_has_another_version(factory: &Factory<'_>) {
+    let Some(rig) = factory() else { return };
+    let capabilities = rig.engine().capabilities();
+    if !capabilities.describes || !capabilities.atomic_replace {
+        return;
+    }
+    let key = rig.key("versioned");
+    let version = || {
+        let info = only(rig.engine().describe_batch(&[&key])).expect("a small object is described");
+        info.expect("it was written").version
+    };
+    rig.put(&key, &pattern(1, 1000));
+    let first = version();
+    assert_eq!(version(), first, "the same object has the same version");
+    rig.put(&key, &pattern(1, 1000));
+    let second = version();
+    assert_ne!(second, first, "replaced by one of equal size");
+    rig.engine().remove_batch(&[&key]);
+    rig.put(&key, &pattern(1, 1000));
+    assert!(![first, second].contains(&version()), "removed and written again");
 }

@@ -1,5 +1,6 @@
 //! One stored object: its bytes, its size, its tag.
 use crate::{Fault, FaultKind, ObjectInfo, ReadOp, Tag};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tensorlease_memory::{CopyMode, Lease, Source, copy};
 
 /// Never changed after it was published, so a reader that holds it needs no lock.
@@ -7,9 +8,15 @@ use tensorlease_memory::{CopyMode, Lease, Source, copy};
 pub(super) struct Object {
     len: u64,
     tag: Tag,
+    version: u64,
     /// The first piece is nearly always the only one; a second allocation per object is spared for it.
     first: Lease,
     rest: Vec<Lease>,
+}
+
+fn next_version() -> u64 {
+    static VERSIONS: AtomicU64 = AtomicU64::new(1);
+    VERSIONS.fetch_add(1, Relaxed)
 }
 
 impl Object {
@@ -18,6 +25,7 @@ impl Object {
         Self {
             len: lease.len() as u64,
             tag,
+            version: next_version(),
             first: lease,
             rest: Vec::new(),
         }
@@ -30,6 +38,7 @@ impl Object {
         Self {
             len,
             tag,
+            version: next_version(),
             first: pieces
                 .next()
                 .expect("an object has at least one byte, so at least one piece"),
@@ -45,6 +54,7 @@ impl Object {
         ObjectInfo {
             len: self.len,
             tag: Some(self.tag.clone()),
+            version: self.version,
         }
     }
 
