@@ -30,7 +30,9 @@ RUST_SOURCES := $(shell find crates/*/src crates/*/Cargo.toml python/src python/
 PACKAGE_STAMP := $(VENV)/.packages.stamp
 MODULE_STAMP := $(VENV)/.module.stamp
 
-.PHONY: build demo demo-mooncake test lint mutants bench figures help clean docs fuzz soak
+FAULTS_ARGS ?=
+
+.PHONY: build demo demo-mooncake faults test-rdma test lint mutants bench figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
@@ -101,6 +103,14 @@ test-python: build
 # Reads, writes and drops for a long time with checks on memory held; not part of `make test`.
 soak: build
 	cd python && TENSORLEASE_SOAK=1 ../$(BIN)/python -m pytest -m soak --timeout=0
+
+# Random programs over engines that fail, for minutes; part of `make test` in a short form. docs/testing.md says how to replay one.
+faults:
+	scripts/faults.sh $(FAULTS_ARGS)
+
+# Real verbs in a virtual machine with a software RDMA device: docs/rdma.md.
+test-rdma: build
+	scripts/test_rdma.sh
 
 # ---- lint -----------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ use std::{
     },
 };
 use tensorlease_engine::{Capabilities, Engine, Registration, Staging};
-use tensorlease_memory::{Buffer, Landing, Pool, Region, fork};
+use tensorlease_memory::{Buffer, Landing, Pool, Region, fork, limits};
 
 /// Engine calls that may hang without a caller before the store says that the engine is gone.
 pub(crate) const ABANDONED_CALLS_MAX: usize = 16;
@@ -54,7 +54,12 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(engine: Arc<dyn Engine>, options: Options, url: String, arena: Pool, copies: Pool) -> Self {
-        let capabilities = engine.capabilities().clone();
+        let mut capabilities = engine.capabilities().clone();
+        // Memory is mapped, and so registered, in whole pages.
+        let page = limits::page_bytes() as u64;
+        if page <= capabilities.registration_bytes_max {
+            capabilities.registration_bytes_max -= capabilities.registration_bytes_max % page;
+        }
         let readers = (options.readers as usize).min(capabilities.readers_worth.max(1));
         Self {
             engine,

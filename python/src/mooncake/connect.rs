@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::OpenError;
+use tensorlease_memory::limits;
 
 /// Variables that Mooncake reads when a client is made, and what they must say unless somebody has set them. The default queue of the TCP
 /// transport wedges a peer for a minute once some 2,052 keys wait (Mooncake #3710), and 20 tries of a set-up freeze Python for 90 s.
@@ -140,6 +141,15 @@ fn missing(py: Python<'_>, error: PyErr) -> OpenError {
 }
 
 fn refused_set_up(code: i64, settings: &Settings, protocol: &str, hostname: &str) -> String {
+    let needed = settings.segment_bytes.saturating_add(settings.local_buffer_bytes);
+    if settings.protocol == Protocol::Rdma
+        && let Some(limit) = limits::memlock_bytes().filter(|limit| *limit < needed)
+    {
+        return format!(
+            "Mooncake's set-up failed with code {code}: locked memory is limited to {limit} bytes (ulimit -l) and this process lacks CAP_IPC_LOCK; \
+             segment and local_buffer need {needed} bytes: raise the limit, or lower them"
+        );
+    }
     format!(
         "Mooncake's set-up failed with code {code} (master {}, metadata {}, protocol {protocol}, device {:?}, local_hostname {hostname}, \
          segment {}, local_buffer {}); see what it wrote to stderr: a wrong metadata address, an unknown device, locked memory too low \

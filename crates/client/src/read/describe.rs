@@ -11,7 +11,10 @@ use crate::{
     spec::{from_tag, packed_empty_tag},
     store::Described,
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo};
 
 /// Does any item leave it to the engine what it is?
@@ -29,11 +32,18 @@ pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) 
         return Err(CallError::Invalid { message }.into());
     }
     let open = |item: &&ReadItem| matches!(item.expected, Expected::Described);
-    let keys: Vec<String> = request.items.iter().filter(open).map(|item| item.key.clone()).collect();
-    let mut kinds = describe_kinds(core, &keys, wait)?.into_iter();
+    // Each key once: asked twice it might be replaced in between, and be two different things.
+    let mut seen = HashSet::new();
+    let once = request
+        .items
+        .iter()
+        .filter(open)
+        .filter(|item| seen.insert(item.key.as_str()));
+    let keys: Vec<String> = once.map(|item| item.key.clone()).collect();
+    let kinds: HashMap<&String, Expected> = keys.iter().zip(describe_kinds(core, &keys, wait)?).collect();
     let items = request.items.iter().map(|item| {
         let expected = match &item.expected {
-            Expected::Described => kinds.next().expect("one answer per described item"),
+            Expected::Described => kinds[&item.key].clone(),
             known => known.clone(),
         };
         ReadItem {

@@ -8,6 +8,7 @@ use crate::{
     FallbackKind,
     calls::{EngineCall, Gate},
     core::Core,
+    growth::Refused,
 };
 use std::{
     ops::Range,
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease_arena::{
-    AcquireError, Destination, SlabId, SlabKind,
+    Destination, SlabId, SlabKind,
     plan::{GroupLimits, cut_groups, merge_regions},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
@@ -294,10 +295,10 @@ fn calls_of(core: &Core, transfers: &[Transfer], divisor: u64) -> Vec<Range<usiz
 
 /// Memory that another call has registered just now is free again when that call ends.
 pub(crate) fn refused_registration(error: &RegisterError) -> Fault {
-    let kind = if matches!(error, RegisterError::Overlap { .. }) {
-        FaultKind::Transient
-    } else {
-        FaultKind::Unregistered
+    let kind = match error {
+        RegisterError::Overlap { .. } => FaultKind::Transient,
+        RegisterError::Closed => FaultKind::Unavailable,
+        _ => FaultKind::Unregistered,
     };
     Fault::new(kind, 0, format!("memory can't be registered for this call: {error}"))
 }
@@ -340,26 +341,51 @@ impl Core {
                 return Ok(acquired.blocks.pop().expect("not refused, so there is a block"));
             };
             // What hangs or is quarantined in the reserve must not stop everybody else while the arena has room.
-            if let Some(block) = self.acquire(SlabKind::Lease, &[(bytes, 1)]).blocks.pop() {
-                self.count_reason(FallbackKind::BounceBusy, 1);
+            let spare = self.acquire(SlabKind::Lease, &[(bytes, 1)]).blocks.pop();
+            if let Some(block) = spare.filter(|block| self.is_one_registration(block)) {
+                self.count_reason(staging_fallback(refused.kind), 1);
                 return Ok(block);
+            }
+            if self.is_closed() {
+                return Err(Fault::new(
+                    FaultKind::Unavailable,
+                    0,
+                    "the store is closed; open a new one",
+                ));
             }
             // Waiting helps against other transfers, not against memory in quarantine.
             let hopeless = refused.kind != FallbackKind::Budget || 0 < self.quarantined_bytes();
             if hopeless || BOUNCE_WAIT_MAX <= start.elapsed() {
-                self.count_reason(FallbackKind::BounceBusy, 1);
-                return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused.error)));
+                self.count_reason(staging_fallback(refused.kind), 1);
+                return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused)));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn no_staging(&self, error: &AcquireError) -> String {
+    /// A lease slab that is larger than one registration has several, and a staging block may lie in one only.
+    fn is_one_registration(&self, block: &InFlight) -> bool {
+        let (piece, start) = (self.registration_piece_bytes(), block.block().offset);
+        start / piece == (start + block.len() as u64 - 1) / piece
+    }
+
+    fn no_staging(&self, refused: &Refused) -> String {
         match self.quarantined_bytes() {
-            0 => format!("no staging block: {error}"),
+            0 if refused.kind != FallbackKind::Budget => {
+                format!("no staging block: {} ({})", refused.kind.words(), refused.error)
+            }
+            0 => format!("no staging block: {}", refused.error),
             held => format!(
                 "no staging block: {held} bytes are quarantined because transfers that failed may still use them; close this store and open a new one"
             ),
         }
+    }
+}
+
+/// What to tell of a staging block that was not to be had: only a reserve that is there can be busy.
+fn staging_fallback(kind: FallbackKind) -> FallbackKind {
+    match kind {
+        FallbackKind::Budget => FallbackKind::BounceBusy,
+        other => other,
     }
 }

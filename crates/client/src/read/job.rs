@@ -218,7 +218,34 @@ impl<'a> Job<'a> {
         if self.into.is_empty() {
             unit.place = None;
         } else {
+            self.push_bounced(transfer);
+        }
+    }
+
+    /// What was cut by the engine's loans is cut again by the rounds of the bounce reserve, which may be smaller.
+    fn push_bounced(&mut self, transfer: Transfer) {
+        let round = self.core.bounce_round_bytes();
+        if transfer.len <= round || !self.core.capabilities.ranges {
             self.push_ready(How::Staged, transfer);
+            return;
+        }
+        self.cut.entry(transfer.item).or_default();
+        let shared = match transfer.ground {
+            Ground::Own(landing) => SharedLanding::new(self.core, landing),
+            Ground::Shared(shared) => shared,
+            Ground::Gone => unreachable!("nothing was read yet"),
+        };
+        let place = self.units[transfer.unit as usize].place.as_mut();
+        place.expect("the caller's memory is placed once").ground = Some(Ground::Shared(Arc::clone(&shared)));
+        for range in split_ranges(transfer.len, round) {
+            let part = Transfer {
+                ground: Ground::Shared(Arc::clone(&shared)),
+                ground_offset: transfer.ground_offset + range.start,
+                object_offset: transfer.object_offset + range.start,
+                len: range.end - range.start,
+                ..transfer
+            };
+            self.push_ready(How::Staged, part);
         }
     }
 

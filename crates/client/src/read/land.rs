@@ -16,6 +16,8 @@ const LEASED_BYTES_MIN: u64 = 16 << 10;
 const MAPPED_BYTES_MIN: u64 = 16 << 10;
 /// Less than this is registered in one piece for one transfer (requirement A8).
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
+/// Largest item of any dtype.
+const ITEM_BYTES_MAX: u64 = 16;
 /// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
 const FRESH_BYTES: u64 = 64 << 20;
 
@@ -202,7 +204,7 @@ impl Job<'_> {
         }
         let (small, large): (Vec<u32>, Vec<u32>) = fresh.into_iter().partition(|unit| {
             let unit = &self.units[*unit as usize];
-            unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN
+            unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN && self.how_copied(unit.len).is_some()
         });
         for unit in small {
             let len = super::ground::index(self.units[unit as usize].len);
@@ -280,7 +282,7 @@ impl Job<'_> {
 
     /// Units back to back in one fresh mapping per group.
     fn land_in_mappings(&mut self, units: &[u32], how: How, limits: GroupLimits) -> Result<(), ReadError> {
-        let lens: Vec<u64> = units.iter().map(|unit| self.units[*unit as usize].len).collect();
+        let lens: Vec<u64> = units.iter().map(|unit| self.room(*unit)).collect();
         for group in cut_groups(&lens, limits) {
             let bytes: u64 = lens[group.clone()].iter().sum();
             let mapping = Mapping::new(MappingKind::Anonymous, super::ground::index(bytes))
@@ -293,6 +295,16 @@ impl Job<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What a unit takes in memory that it shares: a batch may end at any byte, and the next unit begins aligned all the same.
+    fn room(&self, unit: u32) -> u64 {
+        let unit = &self.units[unit as usize];
+        if unit.batch.is_some() {
+            unit.len.next_multiple_of(ITEM_BYTES_MAX)
+        } else {
+            unit.len
+        }
     }
 
     /// One registration and one transfer for all of `units`, or one per reader and a second to balance them where they are many bytes:

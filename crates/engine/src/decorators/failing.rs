@@ -128,7 +128,12 @@ impl Engine for Failing {
             return chosen.iter().map(|_| Err(self.fault())).collect();
         }
         let results = read_withholding(&*self.inner, reads, |index| chosen[index].then_some(0));
-        let spoil = |(result, hit): (Result<u64, Fault>, bool)| if hit { Err(self.fault()) } else { result };
+        let spoil = |(result, hit): (Result<u64, Fault>, bool)| match result {
+            // Nothing may hide that memory may still be written.
+            Err(fault) if fault.kind == FaultKind::MayStillWrite => Err(fault),
+            _ if hit => Err(self.fault()),
+            result => result,
+        };
         results.into_iter().zip(chosen).map(spoil).collect()
     }
 
