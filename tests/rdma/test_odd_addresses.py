@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from conftest import Open
 from mooncake.store import BufferPool  # type: ignore[import-untyped]
-from watched_store import Transfer, WatchedStore, local_buffer_start
+from watched_store import Transfer, WatchedStore, changed, local_buffer_start
 
 import tensorlease as tl
 
 LOCAL_BUFFER = 4 << 20
+BOUNCE = 2 << 20
 #: Where the second and later values of a ragged batch begin when they lie back to back.
 OFFSETS = [1, 3, 13, 255, 257, 4097]
 ENDS = [*OFFSETS, 9100, 74_637, 140_000]
@@ -41,7 +42,7 @@ def values(dtype: Any, seed: int, lengths: list[int] = LENGTHS) -> Arrays:
 @pytest.fixture(scope="module")
 def own(open_watched: Open) -> Watched:
     """Reads land in the arena. One reader: whatever changes beside a read is that read's fault."""
-    return Watched(*open_watched(max_bytes="16MiB", copy_cache_bytes="32MiB", readers=1))
+    return Watched(*open_watched(max_bytes="16MiB", bounce_bytes=BOUNCE, readers=1))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,14 @@ def assert_same(found: Arrays, expected: Arrays) -> None:
         np.testing.assert_array_equal(one, wanted)
 
 
+def test_the_comparison_sees_one_byte_beside_a_target() -> None:
+    memory = np.zeros(100, np.uint8)
+    before = memory.copy()
+    memory[20:31] = 1
+    addr = memory.ctypes.data
+    assert changed(addr, before, [Transfer("key", addr + 20, 10, 10)]) == [addr + 30]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copied_values_land_back_to_back_at_odd_addresses_of_the_arena(own: Watched, dtype: Any) -> None:
     expected = values(dtype, 1)
@@ -124,7 +133,7 @@ def test_a_ragged_request_of_all_three_dtypes(own: Watched) -> None:
 
 
 def test_an_object_larger_than_a_round_comes_in_ranges(own: Watched) -> None:
-    (expected,) = values(np.uint8, 9, [(4 << 20) + 4097])
+    (expected,) = values(np.uint8, 9, [BOUNCE + 4097])
     ranges = own.mooncake.range_reads
     with put(own, "large", [expected]) as keys, guarded(own) as transfers:
         (found,) = own.store.get(keys, [expected.shape], np.uint8, delivery="copied")

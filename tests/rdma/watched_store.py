@@ -103,7 +103,7 @@ class WatchedStore(MooncakeDistributedStore):  # type: ignore[misc]
         totals.bytes += sum(one.len for one in transfers if one.result == one.len)
         totals.odd_addresses |= {one.addr for one in transfers if one.addr % 2}
         for addr, old in before.items():
-            self.changed_outside += _changed(addr, old, transfers)
+            self.changed_outside += changed(addr, old, transfers)
 
     def outside_one_registration(self, transfers: Sequence[Transfer]) -> list[Transfer]:
         """Those that no single registration holds whole."""
@@ -135,7 +135,7 @@ def _view(addr: int, length: int) -> Bytes:
     return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(addr))
 
 
-def _changed(addr: int, old: Bytes, targets: Sequence[Transfer]) -> list[int]:
+def changed(addr: int, old: Bytes, targets: Sequence[Transfer]) -> list[int]:
     """Addresses of the region whose bytes differ from before, other than those of the targets."""
     differ = _view(addr, len(old)) != old
     for target in targets:
