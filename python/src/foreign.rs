@@ -101,3 +101,10 @@ pub(crate) fn of_lease(lease: Box<dyn Send + Sync>, addr: usize, len: usize) -> 
     // dropped; nothing else refers to them, since no view of the lease is ever exported.
     unsafe { Foreign::new(std::ptr::with_exposed_provenance_mut(addr), len, lease) }
 }
+
+/// `len` bytes at `addr`, the segment that Mooncake's client `store` contributes: a source only.
+pub(crate) fn of_segment(store: Box<dyn Send + Sync>, addr: usize, len: usize) -> Foreign {
+    // SAFETY: Mooncake maps its segment until its client is closed. The engine copies from it only while it holds its lock that closing waits for
+    // (`Mooncake::enter`), and Rust has no reference to these bytes: Mooncake writes them as it likes, like a file's.
+    unsafe { Foreign::new(std::ptr::with_exposed_provenance_mut(addr), len, store) }
+}

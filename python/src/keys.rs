@@ -4,7 +4,6 @@ use pyo3::{
     prelude::*,
     types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple},
 };
-use std::collections::HashSet;
 
 /// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
 pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
@@ -59,18 +58,6 @@ pub(crate) fn key_of(key: &Bound<'_, PyAny>, index: usize) -> PyResult<String> {
         ));
     }
     Ok(text.to_owned())
-}
-
-/// Refuses a key that comes twice in one put: which value would win?
-pub(crate) fn refuse_duplicates<'a>(py: Python<'_>, keys: impl ExactSizeIterator<Item = &'a str>) -> PyResult<()> {
-    let mut seen = HashSet::with_capacity(keys.len());
-    for key in keys {
-        if !seen.insert(key) {
-            let message = format!("{} comes twice in one put; put each key once", crate::error::named(key));
-            return Err(config_error(py, &message));
-        }
-    }
-    Ok(())
 }
 
 /// Refuses an argument whose length differs from that of `keys`.

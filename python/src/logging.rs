@@ -10,6 +10,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+/// How the crates of this project, and this one, are named in records.
+const OURS: [&str; 2] = ["tensorlease", env!("CARGO_CRATE_NAME")];
 /// Records that wait for Python at most.
 const RECORDS_MAX: usize = 1024;
 
@@ -31,7 +33,8 @@ struct Queue {
 
 impl Log for Queue {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= log::max_level() && metadata.target().starts_with("tensorlease")
+        let ours = OURS.iter().any(|name| metadata.target().starts_with(name));
+        metadata.level() <= log::max_level() && ours
     }
     fn log(&self, record: &log::Record<'_>) {
         if !self.enabled(record.metadata()) {

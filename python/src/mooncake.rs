@@ -7,10 +7,12 @@ mod codes;
 mod connect;
 mod engine;
 mod loans;
+mod own_segment;
 mod registrations;
 mod settings;
 
 use engine::Mooncake;
+use pyo3::{prelude::*, types::PyWeakrefReference};
 use settings::Settings;
 use std::{sync::Arc, time::Instant};
 use tensorlease::{OpenError, Options, StoreUrl, engine::Engine, engine::decorators};
@@ -22,16 +24,29 @@ pub(crate) fn is_named_by(url: &str) -> bool {
 
 /// Connects to the cluster that `url` names. Called without the GIL; takes it for the set-up.
 pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<dyn Engine>, OpenError> {
+    open_with_client(url, options).map(|(engine, _)| engine)
+}
+
+/// An engine, and a weak reference to Mooncake's client object.
+pub(crate) type Opened = (Arc<dyn Engine>, Option<Py<PyWeakrefReference>>);
+
+/// The same, and Mooncake's own client object, for code that calls it itself. The engine alone keeps that object alive.
+pub(crate) fn open_with_client(url: &str, options: &Options) -> Result<Opened, OpenError> {
     options.check()?;
     let settings = Settings::from_url(StoreUrl::parse(url)?)?;
     let started = Instant::now();
-    let engine: Arc<dyn Engine> = Arc::new(Mooncake::connect(&settings, options)?);
+    let mooncake = Mooncake::connect(&settings, options)?;
     log::debug!("connected to Mooncake in {:?}", started.elapsed());
-    let Some(spec) = settings.faults else { return Ok(engine) };
-    decorators::from_spec(&spec, Arc::clone(&engine)).map_err(|error| {
+    let client = mooncake.client();
+    let engine: Arc<dyn Engine> = Arc::new(mooncake);
+    let Some(spec) = settings.faults else {
+        return Ok((engine, client));
+    };
+    let failing = decorators::from_spec(&spec, Arc::clone(&engine)).map_err(|error| {
         close_quietly(&*engine);
         settings::config(format!("faults={spec}: {error}"))
-    })
+    })?;
+    Ok((failing, client))
 }
 
 /// Closes an engine whose store did not open.

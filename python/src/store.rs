@@ -4,7 +4,7 @@ use crate::{
     deliver::{self, Wrapper},
     dtype::DTypes,
     error::{IntoPython, config_error, named},
-    keys::{keys_of, list_of, refuse_duplicates, same_length},
+    keys::{keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
@@ -13,7 +13,7 @@ use crate::{
 };
 use pyo3::{
     prelude::*,
-    types::{PyDict, PyList, PyTuple},
+    types::{PyDict, PyList, PyTuple, PyWeakrefReference},
 };
 use std::{collections::HashMap, sync::Arc, time::Instant};
 use tensorlease::{
@@ -25,6 +25,8 @@ use tensorlease::{
 #[pyclass(frozen, module = "tensorlease._core")]
 pub struct CoreStore {
     store: Store,
+    /// Mooncake's own client object, where Mooncake is the engine.
+    mooncake_client: Option<Py<PyWeakrefReference>>,
 }
 
 #[pymethods]
@@ -77,7 +79,7 @@ impl CoreStore {
         let opened = py.detach(|| open_store(url, &options));
         logging::drain(py);
         opened
-            .map(|store| Self { store })
+            .map(|(store, mooncake_client)| Self { store, mooncake_client })
             .map_err(|error| error.into_python(py))
     }
 
@@ -100,8 +102,7 @@ impl CoreStore {
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
-        refuse_duplicates(py, keys.iter().map(String::as_str))?;
-        let mut making = Values::new(py, allow_pickle)?;
+        let mut making = Values::new(py, &self.store, allow_pickle)?;
         let mut items: Vec<PutItem> = Vec::with_capacity(keys.len());
         let mut metas = Vec::with_capacity(keys.len());
         for (key, value) in keys.into_iter().zip(values.iter()) {
@@ -187,7 +188,7 @@ impl CoreStore {
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let tensors = list_of(tensors, "tensors")?;
         same_length(py, keys.len(), &tensors, "tensors")?;
-        let mut values = Values::new(py, false)?;
+        let mut values = Values::new(py, &self.store, false)?;
         let mut request = ReadRequest {
             direct,
             ..ReadRequest::default()
@@ -323,6 +324,13 @@ impl CoreStore {
     fn url(&self) -> &str {
         self.store.url()
     }
+    /// The `MooncakeDistributedStore` that the engine calls, while it lives; None with other engines.
+    #[pyo3(name = "_mooncake_client")]
+    fn mooncake_client<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.mooncake_client
+            .as_ref()
+            .and_then(|client| client.bind(py).upgrade())
+    }
     /// Does the engine know the shapes and dtypes of what it holds?
     #[getter]
     fn describes(&self) -> bool {
@@ -382,13 +390,16 @@ fn route_of(py: Python<'_>, delivery: Option<&str>) -> PyResult<Route> {
     }
 }
 
-/// Engines that live in Python are made here, all others by the client.
-fn open_store(url: &str, options: &Options) -> Result<Store, OpenError> {
+/// Engines that live in Python are made here, all others by the client. With Mooncake also its own client object.
+fn open_store(url: &str, options: &Options) -> Result<(Store, Option<Py<PyWeakrefReference>>), OpenError> {
     if !mooncake::is_named_by(url) {
-        return Store::open(url, options);
+        return Store::open(url, options).map(|store| (store, None));
     }
-    let engine = mooncake::open(url, options)?;
-    Store::with_engine_at(url, Arc::clone(&engine), options).inspect_err(|_| mooncake::close_quietly(&*engine))
+    let (engine, client) = mooncake::open_with_client(url, options)?;
+    let opened = Store::with_engine_at(url, Arc::clone(&engine), options);
+    opened
+        .map(|store| (store, client))
+        .inspect_err(|_| mooncake::close_quietly(&*engine))
 }
 
 fn offsets_from(lengths: &[i64]) -> Vec<i64> {

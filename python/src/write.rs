@@ -14,7 +14,8 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList},
 };
 use std::sync::Arc;
-use tensorlease::{DType, Foreign, ObjectKind, PutItem, Segment, TensorSpec};
+use tensorlease::{DType, Foreign, ObjectKind, PutItem, Segment, Store, TensorSpec};
+use tensorlease_memory::Region;
 
 static PREPARE_TENSOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static IS_NUMERIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -22,8 +23,9 @@ static PREPARE_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Turns values into objects to store.
-pub(crate) struct Values<'py> {
+pub(crate) struct Values<'py, 'store> {
     py: Python<'py>,
+    store: &'store Store,
     torch: Option<&'static Torch>,
     numpy: Option<&'static Numpy>,
     specs: Specs,
@@ -37,11 +39,12 @@ pub(crate) struct TensorMemory {
     pub(crate) spec: Arc<TensorSpec>,
 }
 
-impl<'py> Values<'py> {
+impl<'py, 'store> Values<'py, 'store> {
     /// For one call.
-    pub(crate) fn new(py: Python<'py>, allow_pickle: bool) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'py>, store: &'store Store, allow_pickle: bool) -> PyResult<Self> {
         Ok(Self {
             py,
+            store,
             torch: torch::installed(py)?,
             numpy: numpy::installed(py)?,
             specs: Specs::default(),
@@ -151,7 +154,12 @@ impl<'py> Values<'py> {
         }
         let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
         // Not null, the dtype itself (torch exports 4-bit integers as bytes), all of it in its storage: else Python finds out what it is.
-        if view.data.is_null() || !torch.has_dtype(value, dtype)? || !torch::holds(value, view.data as usize, bytes)? {
+        if view.data.is_null() || !torch.has_dtype(value, dtype)? {
+            return Ok(None);
+        }
+        let (addr, len) = (view.data as usize, bytes);
+        // A block of the arena can't be shrunk or freed under its tensor, so that asking torch, which costs more, is not needed.
+        if !self.store.owns(Region { addr, len }) && !torch::holds(value, addr, len)? {
             return Ok(None);
         }
         Ok(Some(TensorMemory {

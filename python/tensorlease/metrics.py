@@ -45,6 +45,7 @@ GROWING = {
     "leased_reads": "Values delivered in the arena.",
     "copied_reads": "Values delivered as copies.",
     "registered_reads": "Values read into fresh memory, registered for the call where the engine requires it.",
+    "local_reads": "Objects copied out of this process's own segment, not through the transport.",
     "duplicate_keys": "Values asked for again in the same read, and fetched once.",
     "engine_read_calls": "Read calls made on the engine.",
     "copied_bytes": "Bytes copied by the client, in reads and writes.",

@@ -19,7 +19,7 @@ use std::{
 };
 use tensorlease_arena::{AcquireError, GRANULE_BYTES, SlabKind};
 use tensorlease_engine::{CloseError, Engine, Fault, FaultKind};
-use tensorlease_memory::{Buffer, Landing, into_whole_buffers};
+use tensorlease_memory::{Buffer, Landing, Region, into_whole_buffers};
 
 /// Bound of a close that names none, and of the close of a store that is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,6 +133,14 @@ impl Store {
         }
         let block = acquired.blocks.pop().expect("not refused, so there is a block");
         Ok(into_whole_buffers(vec![Landing::Block(block)]).remove(0))
+    }
+
+    /// Does this memory lie in one live block of the arena? Then a put of it needs no copy and no registration.
+    #[must_use]
+    pub fn owns(&self, region: Region) -> bool {
+        let core = self.core();
+        // In a forked child a lock may be held by a thread that is not there.
+        !core.forked() && core.arena.contains(region)
     }
 
     /// Which keys there are.
@@ -410,7 +418,7 @@ impl Core {
         if ended && self.calls_running() == 0 {
             let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();
             for (addr, len) in registered {
-                self.unregister_slab(tensorlease_memory::Region { addr, len });
+                self.unregister_slab(Region { addr, len });
             }
         } else {
             // Memory of a running transfer stays registered: closing the engine ends that too.

@@ -106,15 +106,17 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
     let mut seen = HashSet::with_capacity(items.len());
     for item in &items {
         check::key(&item.key)?;
-        let (key, len) = (quoted(&item.key), item.bytes());
+        let len = item.bytes();
         if !seen.insert(item.key.as_str()) {
-            return invalid(format!("key {key} stands twice in one put; put it once"));
+            let key = quoted(&item.key);
+            return invalid(format!("key {key} comes twice in one put; put each key once"));
         }
         if let ObjectKind::Tensor(spec) = &item.kind
             && spec.bytes() != len
         {
             return invalid(format!(
-                "key {key}: {} has {} bytes, its value {len}",
+                "key {}: {} has {} bytes, its value {len}",
+                quoted(&item.key),
                 spec.words(),
                 spec.bytes()
             ));
@@ -127,7 +129,11 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
             ObjectKind::Packed if item.bytes() == 0 => packed_empty.clone(),
             ObjectKind::Packed => packed.clone(),
         };
-        let (len, key) = (item.bytes(), format!("{}{}", core.options.namespace, item.key));
+        let len = item.bytes();
+        let key = match core.options.namespace.as_str() {
+            "" => item.key,
+            namespace => format!("{namespace}{}", item.key),
+        };
         if 0 < len {
             return Some(Object {
                 key,

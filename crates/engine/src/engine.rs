@@ -94,6 +94,9 @@ pub struct ReadOp<'a> {
     pub object_len: u64,
     /// Tag the object must have, where the engine describes. None: any.
     pub tag: Option<&'a Tag>,
+    /// The bytes must come by the engine's transport, also where the engine could copy them out of this very process: for reads that
+    /// stand for what other clients do.
+    pub by_transport: bool,
 }
 
 /// One object, gathered from segments (their sum is the object's size, > 0).
@@ -136,4 +139,6 @@ pub struct EngineStats {
     pub objects: u64,
     /// Bytes of the objects held now, without padding.
     pub object_bytes: u64,
+    /// Objects copied out of this very process since open, where the transport would have been the other way.
+    pub local_reads: u64,
 }

@@ -118,6 +118,7 @@ fn what_lies_in_pieces_is_read_whole_and_in_ranges() {
             target: memory.target(0..len),
             object_len: 2 * MIB as u64,
             tag: None,
+            by_transport: false,
         };
         assert_eq!(
             rig.engine().read_batch(&[read]),

@@ -37,6 +37,7 @@ fn read_ten(engine: &dyn Engine, memory: &RigMemory) -> Vec<Result<u64, Fault>> 
             target: memory.target(index * 100..index * 100 + 100),
             object_len: 100,
             tag: None,
+            by_transport: false,
         })
         .collect();
     engine.read_batch(&reads)
@@ -183,6 +184,7 @@ fn short_reading_writes_half_and_says_so() {
         target: memory.target(0..1),
         object_len: 1,
         tag: None,
+        by_transport: false,
     };
     assert_eq!(engine.read_batch(&[read]), [Ok(0)], "half of one byte is none");
     assert_eq!(memory.bytes(0..1), [UNTOUCHED]);
@@ -335,6 +337,7 @@ fn observing_records_every_call_with_keys_and_regions() {
         target: memory.target(64..74),
         object_len: 100,
         tag: None,
+        by_transport: false,
     };
     let region = read.target.region();
     assert_eq!(engine.read_batch(&[read]), [Ok(10)]);

@@ -63,6 +63,7 @@ fn the_refusal_of_unregistered_memory_says_what_to_do() {
         target: memory.target(0..100),
         object_len: 100,
         tag: None,
+        by_transport: false,
     };
     let results = rig.engine().read_batch(&[read]);
     let fault = results[0].as_ref().expect_err("unregistered memory");

@@ -1,8 +1,9 @@
 //! Batched calls on Mooncake's Python object: lists in, a code per key out.
 use super::connect::Connected;
 use pyo3::{
+    intern,
     prelude::*,
-    types::{PyList, PyTuple},
+    types::{PyDict, PyList, PyString, PyTuple},
 };
 use tensorlease::engine::{Fault, FaultKind};
 
@@ -23,7 +24,7 @@ pub(super) struct RangeTransfer<'a> {
 
 /// Mooncake's client object. Every call may come from any thread, takes the GIL for its arguments and lets go of it inside Mooncake.
 pub(super) struct Calls {
-    connected: Connected,
+    pub(super) connected: Connected,
 }
 
 impl Calls {
@@ -99,6 +100,38 @@ impl Calls {
                 .collect::<PyResult<_>>()?;
             Ok((!replicas.is_empty()).then_some(Placement { replicas }))
         })
+    }
+
+    /// Where each object lies in the segment that `endpoint` names; `None`: not there. Asking takes a read lease on all of them.
+    pub(super) fn lying_at(&self, keys: &[&str], endpoint: &str) -> Result<Vec<Option<Lying>>, Fault> {
+        attached(|py| {
+            let keys = PyList::new(py, keys)?;
+            let store = self.connected.store.bind(py);
+            let found = store.call_method1(intern!(py, "batch_get_replica_desc"), (&keys,))?;
+            let found = found.cast::<PyDict>()?;
+            let lying = |key: Bound<'_, PyAny>| match found.get_item(key)? {
+                Some(replicas) => in_segment(&replicas, endpoint),
+                None => Ok(None),
+            };
+            keys.iter().map(lying).collect()
+        })
+    }
+
+    /// The endpoint of the segment that holds an object, and where it lies there. Takes a read lease.
+    pub(super) fn memory_of(&self, key: &str) -> Result<Option<(String, Lying)>, Fault> {
+        let replicas = self
+            .placement(key)?
+            .map_or_else(Vec::new, |placement| placement.replicas);
+        let memory = replicas.into_iter().find_map(|replica| match replica {
+            Replica::Memory { owner, addr, len } => Some((owner, Lying { addr, len })),
+            Replica::Disk { .. } | Replica::Elsewhere => None,
+        });
+        Ok(memory)
+    }
+
+    /// 0: removed; -706: somebody's read lease keeps it.
+    pub(super) fn remove_unless_leased(&self, key: &str) -> Result<i64, Fault> {
+        self.call("remove", |py| (key, false).into_pyobject(py))
     }
 
     /// Size of the object, or a negative code.
@@ -216,6 +249,33 @@ impl Placement {
             Replica::Elsewhere => None,
         })
     }
+}
+
+/// Where an object lies in the memory of the process that holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lying {
+    pub(super) addr: u64,
+    pub(super) len: u64,
+}
+
+/// The first replica there; the master names complete ones only. On the path of every read: only what is needed is looked at.
+fn in_segment(replicas: &Bound<'_, PyAny>, endpoint: &str) -> PyResult<Option<Lying>> {
+    let py = replicas.py();
+    for replica in replicas.try_iter()? {
+        // Raises for a replica that is not in memory, which is seldom.
+        let Ok(memory) = replica?.call_method0(intern!(py, "get_memory_descriptor")) else {
+            continue;
+        };
+        let buffer = memory.getattr(intern!(py, "buffer_descriptor"))?;
+        let owner = buffer.getattr(intern!(py, "transport_endpoint"))?;
+        if owner.cast::<PyString>()?.to_str()? == endpoint {
+            return Ok(Some(Lying {
+                addr: buffer.getattr(intern!(py, "buffer_address"))?.extract()?,
+                len: buffer.getattr(intern!(py, "size"))?.extract()?,
+            }));
+        }
+    }
+    Ok(None)
 }
 
 fn replica_of(replica: &Bound<'_, PyAny>) -> PyResult<Replica> {

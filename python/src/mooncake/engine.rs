@@ -1,12 +1,14 @@
 //! The engine: the contract's clauses over Mooncake's calls.
 use super::{
-    calls::{Calls, Placement, RangeTransfer, Transfer},
+    calls::{Calls, Placement, RangeTransfer, Transfer, attached},
     codes::{self, Way, fault},
     connect::connect,
     loans::StorePool,
+    own_segment::OwnSegment,
     registrations::Registrations,
     settings::{Protocol, Settings},
 };
+use pyo3::{prelude::*, types::PyWeakrefReference};
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
@@ -35,6 +37,7 @@ pub(super) struct Mooncake {
     capabilities: Capabilities,
     calls: Calls,
     loans: Option<StorePool>,
+    own_segment: Option<OwnSegment>,
     registrations: Mutex<Registrations>,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
@@ -59,6 +62,8 @@ impl Mooncake {
         } else {
             None
         };
+        let calls = Calls::new(connected);
+        let own_segment = OwnSegment::find(&calls, settings);
         Ok(Self {
             capabilities: Capabilities {
                 name: "mooncake",
@@ -78,12 +83,18 @@ impl Mooncake {
                 late_writes: true,
                 prompt: false,
             },
-            calls: Calls::new(connected),
+            calls,
             loans,
+            own_segment,
             registrations: Mutex::default(),
             open: RwLock::new(true),
             counters: Counters::default(),
         })
+    }
+
+    /// Mooncake's client object; `None` where Python is ending.
+    pub(super) fn client(&self) -> Option<Py<PyWeakrefReference>> {
+        attached(|py| PyWeakrefReference::new(self.calls.connected.store.bind(py)).map(Bound::unbind)).ok()
     }
 
     /// `None`: closed.
@@ -104,8 +115,23 @@ impl Mooncake {
         !self.requires() || self.registrations().contains(addr, len)
     }
 
-    /// Whole objects in one call.
+    /// Whole objects: what lies in this process is copied here, the rest comes in one call.
     fn read_whole(&self, reads: &[&ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
+        let Some(own_segment) = &self.own_segment else {
+            return self.fetch_whole(reads);
+        };
+        let results = own_segment.read(&self.calls, reads);
+        let fetched: Vec<&ReadOp<'_>> = (0..reads.len())
+            .filter(|at| results[*at].is_none())
+            .map(|at| reads[at])
+            .collect();
+        let mut fetched = self.fetch_whole(&fetched).into_iter();
+        let result = |own: Option<_>| own.unwrap_or_else(|| fetched.next().expect("one result per object fetched"));
+        results.into_iter().map(result).collect()
+    }
+
+    /// Whole objects in one call of Mooncake's.
+    fn fetch_whole(&self, reads: &[&ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         if reads.is_empty() {
             return Vec::new();
         }
@@ -488,6 +514,7 @@ impl Engine for Mooncake {
             // What is in the cluster is not this client's to know.
             objects: 0,
             object_bytes: 0,
+            local_reads: self.own_segment.as_ref().map_or(0, OwnSegment::reads),
         }
     }
 

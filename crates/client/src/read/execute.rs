@@ -34,6 +34,13 @@ pub(super) struct Finished {
     pub(super) unlent: Option<FallbackKind>,
 }
 
+/// How the bytes may come. Memory that is registered or borrowed for one call is read as the clients do that this project is compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Road {
+    Any,
+    Transport,
+}
+
 /// Why there was no memory to stage in. With a kind: the engine lent none.
 struct NoBounce {
     fault: Fault,
@@ -71,7 +78,7 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
     let results = match how {
         How::Direct => {
             transfers.iter().for_each(|transfer| prefault(transfer, transfer.len));
-            direct(core, items, &transfers)
+            direct(core, items, &transfers, Road::Any)
         }
         How::Staged | How::Bounced => {
             let staged = bounce(core, how, transfers.iter().map(|transfer| transfer.len).sum())
@@ -99,9 +106,9 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
         .collect()
 }
 
-fn direct(core: &Core, items: &Items, transfers: &[Transfer]) -> Vec<Result<u64, Fault>> {
+fn direct(core: &Core, items: &Items, transfers: &[Transfer], road: Road) -> Vec<Result<u64, Fault>> {
     let targets = transfers.iter().map(|it| it.ground.target(it.ground_offset, it.len));
-    call(core, items, transfers, targets)
+    call(core, items, transfers, targets, road)
 }
 
 /// Fresh memory gets its pages in one call: a fault for each, taken by the copy, costs more than the copy itself.
@@ -148,11 +155,15 @@ fn staged(core: &Core, items: &Items, transfers: &[Transfer], bounce: Landing, g
         })
         .collect();
     let span = |at: usize| starts[at]..starts[at] + super::ground::index(transfers[at].len);
+    let road = match bounce {
+        Landing::Foreign(_) => Road::Transport,
+        _ => Road::Any,
+    };
     // A loan may hold more keys than the engine takes in one call.
     let mut results = Vec::with_capacity(transfers.len());
     for range in calls_of(core, transfers, 1) {
         let targets = range.clone().map(|at| bounce.target(span(at)));
-        results.extend(call(core, items, &transfers[range], targets));
+        results.extend(call(core, items, &transfers[range], targets, road));
     }
     {
         let abandoned = gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +289,7 @@ fn in_calls(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) ->
     let mut results = Vec::with_capacity(transfers.len());
     for len in groups::group_lens(&calls_of(core, transfers, divisor), transfers) {
         let (now, later) = rest.split_at(len);
-        results.extend(direct(core, items, now));
+        results.extend(direct(core, items, now, Road::Transport));
         rest = later;
     }
     results
@@ -309,6 +320,7 @@ fn call<'a>(
     items: &Items,
     transfers: &[Transfer],
     targets: impl Iterator<Item = Target<'a>>,
+    road: Road,
 ) -> Vec<Result<u64, Fault>> {
     let reads: Vec<ReadOp<'_>> = transfers
         .iter()
@@ -321,6 +333,7 @@ fn call<'a>(
                 target,
                 object_len: items.items[item].len.max(ZERO_MARKER.len() as u64),
                 tag: items.tag(item),
+                by_transport: road == Road::Transport,
             }
         })
         .collect();

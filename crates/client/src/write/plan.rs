@@ -16,6 +16,9 @@ use tensorlease_memory::InFlight;
 const CALL_BYTES_MIN: u64 = 8 << 20;
 /// Calls per reader: enough that readers which finish early find more.
 const CALLS_PER_READER: u64 = 4;
+/// Small values are cut finer: no byte moves before the engine knows all keys of a call, and the first calls of all readers wait for that together.
+const CALLS_OF_KEYS_PER_READER: usize = 16;
+const CALL_KEYS_MIN: usize = 64;
 
 /// The engine calls for `objects`, at least one, and the objects that must wait until those calls have ended.
 pub(super) fn cut(
@@ -40,8 +43,14 @@ pub(super) fn cut(
     let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
     let per_call = total / (core.readers.count() as u64 * CALLS_PER_READER);
     let bytes_max = per_call.max(CALL_BYTES_MIN);
-    let mut calls = grouped(core, as_they_lie, bytes_max, divisor, || Staging::None);
-    calls.extend(grouped(core, small, round, divisor, || Staging::Bounce));
+    let keys_max = |objects: &[Object]| {
+        let part = objects.len() / (core.readers.count() * CALLS_OF_KEYS_PER_READER);
+        part.max(CALL_KEYS_MIN)
+    };
+    let keys = keys_max(&as_they_lie);
+    let mut calls = grouped(core, as_they_lie, keys, bytes_max, divisor, || Staging::None);
+    let keys = keys_max(&small);
+    calls.extend(grouped(core, small, keys, round, divisor, || Staging::Bounce));
     let mut later = Vec::new();
     for object in large {
         match own_block(core, &object) {
@@ -60,7 +69,9 @@ fn registered_per_call(core: &Core, objects: Vec<Object>, divisor: u64) -> Vec<W
     while objects.peek().is_some() {
         let batch = objects.by_ref().take(core.options.batch_keys as usize).collect();
         let bytes_max = core.capabilities.registration_bytes_max;
-        calls.extend(grouped(core, batch, bytes_max, divisor, || Staging::Gathered));
+        calls.extend(grouped(core, batch, usize::MAX, bytes_max, divisor, || {
+            Staging::Gathered
+        }));
     }
     calls
 }
@@ -78,13 +89,15 @@ fn lies_in_arena(core: &Core, object: &Object) -> bool {
 fn grouped(
     core: &Core,
     objects: Vec<Object>,
+    keys_max: usize,
     bytes_max: u64,
     divisor: u64,
     staging: impl Fn() -> Staging,
 ) -> Vec<WriteCall> {
     let lens: Vec<u64> = objects.iter().map(|object| object.len).collect();
+    let keys_max = keys_max.min(core.capabilities.batch_keys_max);
     let limits = GroupLimits {
-        keys_max: (core.capabilities.batch_keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1),
+        keys_max: (keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1),
         bytes_max: (bytes_max.min(core.capabilities.batch_bytes_max) / divisor).max(1),
     };
     let mut objects = objects.into_iter();

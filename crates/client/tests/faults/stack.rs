@@ -132,6 +132,7 @@ impl Stack {
                 target: memory.target(0..len),
                 object_len: info.len,
                 tag: info.tag.as_ref(),
+                by_transport: false,
             };
             self.raw.read_batch(&[read]).remove(0)
         });

@@ -40,6 +40,7 @@ pub fn a_closed_engine_refuses_every_call(factory: &Factory<'_>) {
         target: memory.target(0..1000),
         object_len: 1000,
         tag: None,
+        by_transport: false,
     };
     assert_unavailable("read", only(engine.read_batch(&[read])));
     assert_same(&memory.bytes(0..1000), &[0x5a; 1000]);
@@ -90,6 +91,7 @@ pub fn closing_under_readers_is_safe(factory: &Factory<'_>) {
                         target: memory.target(0..200_000),
                         object_len: 200_000,
                         tag: None,
+                        by_transport: false,
                     };
                     match only(rig.engine().read_batch(&[read])) {
                         Ok(_) => {

@@ -21,6 +21,7 @@ fn read_into(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: Option<&
         target: memory.target(0..len),
         object_len: len as u64,
         tag,
+        by_transport: false,
     };
     only(rig.engine().read_batch(&[read]))
 }

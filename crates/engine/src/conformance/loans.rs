@@ -61,6 +61,7 @@ pub fn loans_take_reads_at_any_address(factory: &Factory<'_>) {
             target,
             object_len: len as u64,
             tag: None,
+            by_transport: false,
         });
     }
     for (result, len) in rig.engine().read_batch(&reads).into_iter().zip(lens) {

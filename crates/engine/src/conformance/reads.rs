@@ -41,6 +41,7 @@ fn read_packed(rig: &Rig, memory: &RigMemory) {
             target: memory.target(range.clone()),
             object_len: range.len() as u64,
             tag: None,
+            by_transport: false,
         })
         .collect();
     let expected: Vec<Result<u64, Fault>> = PACKED.iter().map(|range| Ok(range.len() as u64)).collect();
@@ -75,6 +76,7 @@ pub fn neighbours_of_targets_stay_untouched(factory: &Factory<'_>) {
         target: memory.target(101..3101),
         object_len: 3000,
         tag: None,
+        by_transport: false,
     };
     let results = rig.engine().read_batch(&[read]);
     assert!(
@@ -97,6 +99,7 @@ pub fn targets_stay_as_they_are_after_the_call(factory: &Factory<'_>) {
         target: memory.target(0..100_000),
         object_len: 100_000,
         tag: None,
+        by_transport: false,
     };
     assert_eq!(
         rig.engine().read_batch(&[read]),
@@ -118,6 +121,7 @@ fn read_range(rig: &Rig, key: &str, offset: u64, len: usize, object_len: usize) 
         target: memory.target(0..len),
         object_len: object_len as u64,
         tag: None,
+        by_transport: false,
     };
     let result = super::rig::only(rig.engine().read_batch(&[read]));
     if result.is_err() {

@@ -25,6 +25,7 @@ fn assert_refused(rig: &Rig, key: &str, memory: &RigMemory, at: usize) {
         target: memory.target(at..at + 1000),
         object_len: 1000,
         tag: None,
+        by_transport: false,
     };
     let fault = only(rig.engine().read_batch(&[read])).expect_err("memory outside a registration");
     assert_eq!(
@@ -64,6 +65,7 @@ pub fn unregistered_memory_is_refused_and_untouched(factory: &Factory<'_>) {
         target: memory.target(at..at + 1000),
         object_len: 1000,
         tag: None,
+        by_transport: false,
     };
     let results = engine.read_batch(&[read(0), read(2 * page), read(page)]);
     assert_eq!(
@@ -174,6 +176,7 @@ pub fn free_registration_takes_any_memory(factory: &Factory<'_>) {
         target: memory.target(4000..5000),
         object_len: 1000,
         tag: None,
+        by_transport: false,
     };
     assert_eq!(
         only(rig.engine().read_batch(&[read])),

@@ -22,6 +22,7 @@ pub fn results_come_in_the_order_of_the_keys(factory: &Factory<'_>) {
             target: memory.target(index * 200..index * 200 + 100 + index),
             object_len: 100 + index as u64,
             tag: None,
+            by_transport: false,
         })
         .collect();
     let results = engine.read_batch(&reads);
@@ -79,6 +80,7 @@ pub fn a_missing_key_leaves_the_others_unaffected(factory: &Factory<'_>) {
         target: memory.target(at..at + 5000),
         object_len: 5000,
         tag: None,
+        by_transport: false,
     };
     let results = rig
         .engine()
@@ -117,6 +119,7 @@ pub fn a_full_batch_is_served(factory: &Factory<'_>) {
         target: read_back.target(index * 100..index * 100 + 100),
         object_len: 100,
         tag: None,
+        by_transport: false,
     };
     let results = rig.engine().read_batch(&(0..count).map(read).collect::<Vec<_>>());
     assert_eq!(results, vec![Ok(100); count], "a full batch is read");

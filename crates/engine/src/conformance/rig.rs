@@ -118,6 +118,7 @@ impl Rig {
             target: memory.target(0..len),
             object_len: len as u64,
             tag,
+            by_transport: false,
         };
         let read = only(self.engine.read_batch(&[read]))?;
         assert_eq!(read, len as u64, "a complete read returns the bytes asked for");

@@ -29,6 +29,7 @@ pub fn calls_and_objects_are_counted(factory: &Factory<'_>) {
             target: memory.target(0..100),
             object_len: 100,
             tag: None,
+            by_transport: false,
         };
         only(engine.read_batch(&[read])).expect_err("the store is empty");
     }

@@ -1,0 +1,196 @@
+"""Objects in the segment of the very process that reads them: copied by its readers, not by Mooncake, and never a mixture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from mooncake_rig import cluster, counted, owner_of, require_mooncake
+from tensors import assert_same
+
+import tensorlease as tl
+from tensorlease.mooncake_cluster import Master
+
+ROW = (50_000,)
+KEYS = [f"row{index}" for index in range(20)]
+
+
+def numbered() -> torch.Tensor:
+    """A row that torch can add to and compare."""
+    return torch.arange(float(ROW[0]))
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[Master]:
+    with cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def store(master: Master) -> Iterator[tl.Store]:
+    url = master.url(segment="64MiB", local_buffer="16MiB", pool="store", force=1)
+    with tl.open(url, max_bytes="64MiB") as store:
+        yield store
+
+
+def rows(seed: float = 0) -> list[torch.Tensor]:
+    return [numbered() + index + seed for index in range(len(KEYS))]
+
+
+def local_reads(store: tl.Store, keys: list[str], shape: tuple[int, ...], **options: Any) -> float:
+    """How many of the objects were copied here; the values are compared by the caller's own reads elsewhere."""
+    with counted(store) as gained:
+        store.get(keys, [shape] * len(keys), torch.float32, **options)
+    return gained["local_reads"]
+
+
+def test_what_lies_in_this_process_is_copied_here(store: tl.Store) -> None:
+    values = rows()
+    store.put(KEYS, values)
+    with counted(store) as gained:
+        out = store.get(KEYS, [ROW] * len(KEYS), torch.float32, delivery="leased")
+    assert gained["local_reads"] == len(KEYS)
+    for found, expected in zip(out, values, strict=True):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("delivery", ["register-per-call", "copied"])
+def test_the_ways_of_other_clients_are_left_to_mooncake(store: tl.Store, delivery: str) -> None:
+    store.put(KEYS, rows())
+    assert local_reads(store, KEYS, ROW, delivery=delivery) == 0
+
+
+def test_small_objects_are_left_to_mooncake(store: tl.Store) -> None:
+    store.put(["small"], [torch.zeros(100)])
+    assert local_reads(store, ["small"], (100,), delivery="leased") == 0
+
+
+def test_a_missing_key_and_another_size_are_the_same_errors_as_elsewhere(store: tl.Store) -> None:
+    store.put(KEYS, rows())
+    with pytest.raises(tl.KeyNotFound, match="absent"):
+        store.get([KEYS[0], "absent"], [ROW, ROW], torch.float32, delivery="leased")
+    with pytest.raises(tl.SizeMismatch, match=KEYS[1]):
+        store.get(KEYS[:2], [ROW, (ROW[0] + 1,)], torch.float32, delivery="leased")
+
+
+def test_objects_here_and_elsewhere_come_in_one_read(master: Master) -> None:
+    with owner_of(master, "64MiB"), tl.open(master.url(segment="64MiB", local_buffer="16MiB")) as store:
+        keys = [f"mixed{index}" for index in range(60)]
+        values = [numbered() + index for index in range(60)]
+        store.put(keys, values)
+        with counted(store) as gained:
+            out = store.get(keys, [ROW] * 60, torch.float32, delivery="leased")
+        for found, expected in zip(out, values, strict=True):
+            assert_same(found, expected)
+        assert 0 < gained["local_reads"] < 60
+        store.remove(keys)
+
+
+def test_mooncakes_own_switch_turns_it_off(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_STORE_MEMCPY", "0")
+    with tl.open(master.url(segment="16MiB", local_buffer="16MiB"), namespace="switch") as store:
+        store.put(["x"], [numbered()])
+        assert local_reads(store, ["x"], ROW, delivery="leased") == 0
+        assert_same(store.get(["x"], [ROW], torch.float32)[0], numbered())
+
+
+def test_read_leases_too_short_to_copy_under_turn_it_off(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level("INFO", logger="tensorlease"),
+        cluster(lease_ttl_ms=50) as master,
+        tl.open(master.url(segment="16MiB", local_buffer="16MiB")) as store,
+    ):
+        store.put(["x"], [numbered()])
+        assert local_reads(store, ["x"], ROW, delivery="leased") == 0
+    assert "default_kv_lease_ttl" in caplog.text
+
+
+def test_finding_the_segment_leaves_nothing_in_the_cluster(master: Master) -> None:
+    from mooncake.store import MooncakeDistributedStore
+
+    with tl.open(master.url(segment="16MiB", local_buffer="16MiB")):
+        client = MooncakeDistributedStore()
+        assert client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", master.address) == 0
+        try:
+            assert client.remove_by_regex("^tensorlease-probe-", True) == 0
+        finally:
+            client.close()
+
+
+# ---- with Mooncake's client object in our hands ------------------------------------------------------------------------------------
+
+
+class Watched:
+    """Stands in front of Mooncake's client, and can act between the answer to "where does it lie" and its use."""
+
+    made: list[Watched] = []  # noqa: RUF012 - all of them, on purpose
+
+    def __init__(self) -> None:
+        self._client = REAL()
+        self.asked = 0
+        self.before_answer: Any = None
+        Watched.made.append(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def batch_get_replica_desc(self, keys: list[str]) -> Any:
+        self.asked += 1
+        found = self._client.batch_get_replica_desc(keys)
+        act, self.before_answer = self.before_answer, None
+        if act is not None:
+            act(self._client)
+        return found
+
+
+REAL: Any = None
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    global REAL
+    require_mooncake()
+    import mooncake.store
+
+    REAL = mooncake.store.MooncakeDistributedStore
+    Watched.made.clear()
+    monkeypatch.setattr(mooncake.store, "MooncakeDistributedStore", Watched)
+
+
+def test_an_object_that_moved_while_its_lease_may_have_ended_is_read_again(master: Master, watched: None) -> None:
+    url = master.url(segment="64MiB", local_buffer="16MiB")
+    with tl.open(url, namespace="moved") as store:
+        (client,) = Watched.made
+        old, new = rows(), rows(seed=1000)
+        store.put(KEYS, old)
+
+        def replace_slowly(real: Any) -> None:
+            """Takes longer than the lease is relied on, while all objects go and others come, in other places."""
+            stored = [f"moved{key}" for key in KEYS]
+            assert real.batch_remove(stored, True) == [0] * len(KEYS)
+            assert real.put("filler", b"x" * 4096) == 0
+            for key, value in zip(stored, new, strict=True):
+                assert real.put(key, value.numpy().tobytes()) == 0
+            time.sleep(0.15)
+
+        client.before_answer = replace_slowly
+        with counted(store) as gained:
+            out = store.get(KEYS, [ROW] * len(KEYS), torch.float32, delivery="leased")
+        for found, expected in zip(out, new, strict=True):
+            assert_same(found, expected)
+        assert gained["retries"] > 0
+
+
+def test_a_reader_whose_objects_lie_elsewhere_seldom_asks(master: Master, watched: None) -> None:
+    keys = [f"elsewhere{index}" for index in range(4)]
+    with owner_of(master, "64MiB"), tl.open(master.url(local_buffer="16MiB"), namespace="far") as writer:
+        writer.put(keys, [numbered()] * 4)
+        with tl.open(master.url(segment="16MiB", local_buffer="16MiB"), namespace="far", readers=1) as store:
+            client = Watched.made[-1]
+            asked = client.asked
+            for _ in range(16):
+                assert local_reads(store, keys, ROW, delivery="leased") == 0
+            assert client.asked - asked == 1
