@@ -3,6 +3,7 @@
 #   make build    virtual environment, packages, native module       make lint     everything that reads the code
 #   make demo     a short tour with figures, into out/               make mutants  break the code on purpose; the tests must notice
 #   make test     every test                                         make bench    measure reads; slow, wants a quiet machine
+#   make faults   random programs over engines that fail             make bench-compare  beside TransferQueue as released
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -29,14 +30,15 @@ TEST_FEATURES := --features tensorlease-engine/conformance
 RUST_SOURCES := $(shell find crates/*/src crates/*/Cargo.toml python/src python/Cargo.toml Cargo.toml Cargo.lock -name '*.rs' -o -name 'Cargo.*' 2>/dev/null)
 PACKAGE_STAMP := $(VENV)/.packages.stamp
 MODULE_STAMP := $(VENV)/.module.stamp
+COMPARE_STAMP := $(VENV)/.compare.stamp
 
 FAULTS_ARGS ?=
 
-.PHONY: build demo demo-mooncake faults test-rdma test lint mutants bench figures help clean docs fuzz soak
+.PHONY: build demo demo-mooncake faults test-rdma test lint mutants bench bench-compare figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
-	@sed -n '3,5p' Makefile | cut -c3-
+	@sed -n '3,6p' Makefile | cut -c3-
 	@echo '  also: test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
@@ -70,6 +72,14 @@ demo-mooncake: build
 # BENCH_OUT keeps every report; the one of pinned reads is what README.md's table is made from.
 bench: build
 	scripts/bench.sh $(BIN)/tensorlease $(BENCH_OUT)
+
+# Beside the TransferQueue client as released, from PyPI; about 25 minutes on a quiet machine.
+bench-compare: build $(COMPARE_STAMP)
+	scripts/bench_compare.sh $(BIN)/python $(BENCH_OUT)
+
+$(COMPARE_STAMP): requirements-compare.txt $(PACKAGE_STAMP)
+	$(BIN)/python -m pip install --quiet --requirement requirements-compare.txt
+	touch $@
 
 # Makes README.md's table and its chart those of the last `make bench`.
 figures: $(PACKAGE_STAMP)
@@ -128,6 +138,7 @@ lint-python: build
 	$(BIN)/ruff format --check .
 	cd python && ../$(BIN)/mypy
 	$(BIN)/mypy --strict scripts/*.py
+	cd bench && ../$(BIN)/mypy --config-file ../python/pyproject.toml -p compare
 	cd python && ../$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml tensorlease._core
 
 lint-tidy: build

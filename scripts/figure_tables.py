@@ -147,6 +147,43 @@ def reads_table(name: str) -> Callable[[Reports], str]:
     return make
 
 
+#: The ways of the comparison with TransferQueue, with the words for their headings.
+COMPARED_READS = {"released": "released", "reference": "reference's design", "leased": "leased", "batch": "get_batch"}
+COMPARED_WRITES = {"released": "released", "foreign": "ordinary tensors", "arena": "tensors in the arena"}
+
+
+def compared_table(name: str) -> Callable[[Reports], str]:
+    """Reads, then writes, beside the TransferQueue client as released; reads also beside the reference's design."""
+
+    def make(reports: Reports) -> str:
+        report = reports[name]
+        texts = [_compared(report, "read", COMPARED_READS), _compared(report, "write", COMPARED_WRITES)]
+        machine, settings, versions = report["machine"], report["settings"], report["versions"]
+        texts.append(
+            f"TransferQueue {versions['TransferQueue']}, Mooncake over TCP, {settings['readers']} readers, median over {settings['processes']} "
+            f"processes, each with the median of {settings['repetitions']} calls in random order; the deviation is that of all calls; "
+            f"{machine['cores']} cores. One memcpy of 1 GiB by one thread, warm: {report['memcpy_ms_per_gib']:.0f} ms."
+        )
+        return "\n\n".join(texts)
+
+    return make
+
+
+def _compared(report: Report, kind: str, modes: dict[str, str]) -> str:
+    rows = {(row["shape"], row["mode"]): row for row in report["rows"] if row["kind"] == kind}
+    ours = [mode for mode in modes if mode not in ("released", "reference")]
+    headings = ["values read" if kind == "read" else "values written", *(f"{words}, ms" for words in modes.values())]
+    headings += [f"{modes[mode]} / released" for mode in ours]
+    headings += ["leased / reference's design"] if kind == "read" else []
+    lines = []
+    for shape in report["settings"]["shapes"]:
+        line = [shape, *(spread(rows[shape, mode]) for mode in modes)]
+        line += [times(rows[shape, mode]["ratio_to_released"]) for mode in ours]
+        line += [times(rows[shape, "leased"]["ratio_to_reference"])] if kind == "read" else []
+        lines.append(line)
+    return lines_of(headings, lines)
+
+
 def machine_table(reports: Reports) -> str:
     """One line per report: when, on what, with what."""
     lines = []
@@ -348,6 +385,8 @@ def losses_table(reports: Reports) -> str:
     for name, report in sorted(reports.items()):
         if report["benchmark"] in ("reads", "writes"):
             lines += _slower_rows(name, report)
+        if report["benchmark"] == "compare":
+            lines += _slower_compared(name, report)
         if report["benchmark"] == "pairs":
             settings = report["settings"]
             lines += [
@@ -381,6 +420,17 @@ def _slower_rows(name: str, report: Report) -> list[list[str]]:
     return lines
 
 
+def _slower_compared(name: str, report: Report) -> list[list[str]]:
+    lines = []
+    for row in report["rows"]:
+        for other in ("released", "reference"):
+            ratio = row[f"ratio_to_{other}"]
+            compared = row["mode"] != other and not (other == "reference" and row["mode"] == "released")
+            if compared and ratio is not None and ratio < 1:
+                lines.append([name, row["shape"], f"{row['kind']}, {row['mode']}", other, times(ratio)])
+    return lines
+
+
 #: Blocks by the names in their marks; README's table has none.
 BLOCKS = {
     "": Block(("reads-pinned",), readme_table),
@@ -388,6 +438,8 @@ BLOCKS = {
     "mooncake-reads": Block(("mooncake-reads",), reads_table("mooncake-reads"), "mooncake-reads.png"),
     "mooncake-reads-other": Block(("mooncake-reads-other",), reads_table("mooncake-reads-other")),
     "mooncake-reads-plain": Block(("mooncake-reads-plain",), reads_table("mooncake-reads-plain")),
+    "compare-same": Block(("compare-same",), compared_table("compare-same"), "compare-same.png"),
+    "compare-other": Block(("compare-other",), compared_table("compare-other"), "compare-other.png"),
     "reference": Block(("mooncake-reads", "mooncake-reads-quarter"), reference_table),
     "leases": Block(("rounds",), leases_table),
     "rounds": Block(("rounds",), rounds_table),

@@ -306,6 +306,7 @@ def store_pool_row(loans: float, overflow_loans: float = 0) -> dict[str, Any]:
         (mooncake_report([store_pool_row(8, overflow_loans=0.1)]), False),
         (mooncake_report([store_pool_row(8)], share="quarter"), False),
         (mooncake_report([store_pool_row(4)], share="quarter"), True),
+        (mooncake_report([store_pool_row(4, overflow_loans=2.4)], share="quarter"), True),
         (mooncake_report([store_pool_row(9)], batch_keys=100), True),
         (mooncake_report([store_pool_row(9)], readers=2), True),
     ],

