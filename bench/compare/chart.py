@@ -39,7 +39,7 @@ def plot_comparison(report: Report, path: Path) -> None:
     """Bars of GiB/s; the figures at their ends say how many times as fast as the released client."""
     shapes = report["settings"]["shapes"]
     heights = [len(shapes) * (BAR_INCHES * len(modes) + 0.25) for modes in (READS, WRITES)]
-    figure = Figure(figsize=(9.5, sum(heights) + 2.8), dpi=150, layout="constrained")
+    figure = Figure(figsize=(9.5, sum(heights) + 3.6), dpi=150, layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=heights)
     _bars(upper, report, "read", READS)
     _bars(lower, report, "write", WRITES)
@@ -50,7 +50,7 @@ def plot_comparison(report: Report, path: Path) -> None:
         f"median over {settings['processes']} processes · {machine_line(report)}"
     )
     head(upper, "Reading a column of tensors, and times as fast as TransferQueue's client", subtitle)
-    head(lower, "Writing one", "new keys; the rows of one batch, and tensors of store.empty")
+    head(lower, "Writing one, beside the same", "new keys; the rows of one batch, and tensors of store.empty")
     figure.savefig(path)
 
 
@@ -72,7 +72,9 @@ def _bars(axes: Axes, report: Report, kind: str, modes: tuple[str, ...]) -> None
     axes.set_yticks(range(len(shapes)), shapes)
     axes.set_ylim(len(shapes) - 0.48, -0.52)
     axes.set_xlim(0, longest * 1.12)
-    axes.legend(loc="lower right", frameon=False, fontsize=8.5)
+    # A fixed distance below the axis, whatever the height of the axes.
+    anchor = (0.0, -0.62 / (len(shapes) * (BAR_INCHES * len(modes) + 0.25)))
+    axes.legend(loc="upper left", bbox_to_anchor=anchor, ncols=len(modes), frameon=False, fontsize=8.5, borderaxespad=0)
     dress(axes, "GiB/s, longer is faster")
 
 

@@ -336,3 +336,39 @@ fn concurrent_reads_never_hold_more_loans_than_there_are_readers() {
     assert_eq!(stat(&rig.store, "loans"), 30 * 10);
     assert_given_back(&rig, &lending);
 }
+
+#[test]
+fn only_reads_that_stand_for_other_clients_must_come_by_the_transport() {
+    let lens = [10 * KIB; 20];
+    let ways = |rig: &Rig| -> Vec<(Delivery, bool)> {
+        [Delivery::Leased, Delivery::Copied, Delivery::RegisterPerCall]
+            .into_iter()
+            .map(|delivery| {
+                rig.calls.take();
+                rig.read(&lens, delivery).unwrap();
+                let by_transport: Vec<bool> = rig.calls.reads().concat().iter().map(|it| it.by_transport).collect();
+                let first = by_transport[0];
+                assert!(by_transport.iter().all(|it| *it == first), "{delivery:?}");
+                (delivery, first)
+            })
+            .collect()
+    };
+    let (rig, _, _) = lent(TERMS, &lens);
+    let expected = [
+        (Delivery::Leased, false),
+        (Delivery::Copied, true),
+        (Delivery::RegisterPerCall, true),
+    ];
+    assert_eq!(ways(&rig), expected, "with loans");
+    for rig in [
+        Rig::new(stored(&lens).0, &budget(16 * MIB)),
+        Rig::registering(stored(&lens).0, &budget(16 * MIB)),
+    ] {
+        let expected = [
+            (Delivery::Leased, false),
+            (Delivery::Copied, false),
+            (Delivery::RegisterPerCall, true),
+        ];
+        assert_eq!(ways(&rig), expected, "without loans");
+    }
+}

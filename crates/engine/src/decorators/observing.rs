@@ -15,6 +15,8 @@ pub struct ObservedRead {
     pub object_len: u64,
     /// Where the bytes were to go.
     pub target: Region,
+    /// They were to come by the transport.
+    pub by_transport: bool,
 }
 
 /// One recorded call.
@@ -102,6 +104,7 @@ fn observed_read(read: &ReadOp<'_>) -> ObservedRead {
         offset: read.offset,
         object_len: read.object_len,
         target: read.target.region(),
+        by_transport: read.by_transport,
     }
 }
 
