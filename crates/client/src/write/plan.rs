@@ -18,7 +18,6 @@ const CALL_BYTES_MIN: u64 = 8 << 20;
 const CALLS_PER_READER: u64 = 4;
 /// Small values are cut finer: no byte moves before the engine knows all keys of a call, and the first calls of all readers wait for that together.
 const CALLS_OF_KEYS_PER_READER: usize = 16;
-const CALL_KEYS_MIN: usize = 64;
 
 /// The engine calls for `objects`, at least one, and the objects that must wait until those calls have ended.
 pub(super) fn cut(
@@ -45,7 +44,7 @@ pub(super) fn cut(
     let bytes_max = per_call.max(CALL_BYTES_MIN);
     let keys_max = |objects: &[Object]| {
         let part = objects.len() / (core.readers.count() * CALLS_OF_KEYS_PER_READER);
-        part.max(CALL_KEYS_MIN)
+        part.max(keys_of_call_bytes(objects)).max(1)
     };
     let keys = keys_max(&as_they_lie);
     let mut calls = grouped(core, as_they_lie, keys, bytes_max, divisor, || Staging::None);
@@ -61,6 +60,13 @@ pub(super) fn cut(
         }
     }
     Ok((calls, later))
+}
+
+/// How many of these objects, by their mean size, make a call that is worth its round trip.
+fn keys_of_call_bytes(objects: &[Object]) -> usize {
+    let total: u64 = objects.iter().map(|object| object.len).sum();
+    let keys = (CALL_BYTES_MIN * objects.len() as u64).checked_div(total).unwrap_or(1);
+    usize::try_from(keys).unwrap_or(usize::MAX)
 }
 
 fn registered_per_call(core: &Core, objects: Vec<Object>, divisor: u64) -> Vec<WriteCall> {
