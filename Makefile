@@ -39,7 +39,7 @@ FAULTS_ARGS ?=
 
 help:
 	@sed -n '3,6p' Makefile | cut -c3-
-	@echo '  also: test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+	@echo '  also: demo-mooncake test-rdma figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 

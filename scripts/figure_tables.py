@@ -46,12 +46,15 @@ class Block:
     needs: tuple[str, ...]
     make: Callable[[Reports], str]
     chart: str | None = None
+    made_by: str = "make bench"
 
     def text(self, reports: Reports, charts: Path) -> str:
         """The block, with its chart where `charts` has it; or which report is missing."""
         missing = [f"`{name}.json`" for name in self.needs if name not in reports]
         if missing:
-            return f"Not measured: there is no {' and no '.join(missing)}. `make bench` and `make figures` make them."
+            return (
+                f"Not measured: there is no {' and no '.join(missing)}. `{self.made_by}` and `make figures` make them."
+            )
         text = self.make(reports)
         if self.chart is not None and (charts / self.chart).exists():
             text += f"\n\n![GiB/s of each way of reading, per shape](benchmarks/{self.chart})"
@@ -438,8 +441,10 @@ BLOCKS = {
     "mooncake-reads": Block(("mooncake-reads",), reads_table("mooncake-reads"), "mooncake-reads.png"),
     "mooncake-reads-other": Block(("mooncake-reads-other",), reads_table("mooncake-reads-other")),
     "mooncake-reads-plain": Block(("mooncake-reads-plain",), reads_table("mooncake-reads-plain")),
-    "compare-same": Block(("compare-same",), compared_table("compare-same"), "compare-same.png"),
-    "compare-other": Block(("compare-other",), compared_table("compare-other"), "compare-other.png"),
+    "compare-same": Block(("compare-same",), compared_table("compare-same"), "compare-same.png", "make bench-compare"),
+    "compare-other": Block(
+        ("compare-other",), compared_table("compare-other"), "compare-other.png", "make bench-compare"
+    ),
     "reference": Block(("mooncake-reads", "mooncake-reads-quarter"), reference_table),
     "leases": Block(("rounds",), leases_table),
     "rounds": Block(("rounds",), rounds_table),

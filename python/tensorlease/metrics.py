@@ -167,11 +167,17 @@ def register(
     :raises ConfigError: prometheus_client is not installed, a label has no valid name, or another store has the same labels
     """
     try:
-        from prometheus_client import REGISTRY
+        from prometheus_client import REGISTRY, CollectorRegistry
     except ImportError:
         raise ConfigError(f"metrics need prometheus_client, which is not installed: {INSTALL}") from None
     if not isinstance(store, Store):
         raise ConfigError(f"register takes a store, not a {type(store).__name__}")
+    if registry is not None and not isinstance(registry, CollectorRegistry):
+        raise ConfigError(
+            f"registry is a {type(registry).__name__}; give a CollectorRegistry of prometheus_client, or None"
+        )
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ConfigError(f'labels is a {type(labels).__name__}; give a dictionary, such as {{"role": "trainer"}}')
     return _collector_of(REGISTRY if registry is None else registry).watch(store, _checked(labels or {}))
 
 

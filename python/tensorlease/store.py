@@ -61,7 +61,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
         ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
     :param strict: True: a call that can't go the way it was asked to is a ``FallbackError`` that names the reason
-    :param namespace: prefix of all keys; ``clear`` empties it alone
+    :param namespace: prefix of all keys, which ends with ``/`` (one is added if need be); ``clear`` empties it alone, with those inside it
     :param prewarm: bytes of the arena that are made at once and not by the first reads; at most ``max_bytes``
     :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth, at least 8 MiB, at most half
     :param copy_cache_bytes: bound of the recycled memory that copies land in, beside ``max_bytes``; default half of ``max_bytes``
@@ -372,9 +372,9 @@ class Store:
 
         :raises Timeout: names the keys that are not there
         """
-        # Refuses what is no list of keys or no timeout, as `wait` does.
+        # Refuses what is no list of keys or no timeout, as `wait` does; the engine is asked off the loop.
         keys = keys if isinstance(keys, str | bytes | bytearray | dict) else list(keys)
-        self._core.contains(keys, timeout=timeout, interrupt=None)
+        await self._run(lambda interrupt: self._core.contains(keys, timeout=timeout, interrupt=interrupt))
         missing = list(keys)
         until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else timeout)
         pause = AWAIT_PAUSE_FIRST

@@ -60,6 +60,18 @@ async def test_the_loop_runs_on_during_a_read() -> None:
         assert turns > 5
 
 
+async def test_the_loop_runs_on_while_keys_are_awaited() -> None:
+    with tl.open(SLOW, max_bytes="16MiB") as store:
+        store.put(["a"], [1])
+        turns = 0
+        waiting = asyncio.ensure_future(store.await_keys(["a"]))
+        while not waiting.done():
+            turns += 1
+            await asyncio.sleep(0.005)
+        await waiting
+        assert turns > 5
+
+
 async def test_many_tasks_share_few_threads(store: tl.Store) -> None:
     values = [filled((100,)) for _ in range(50)]
     keys = [str(index) for index in range(50)]

@@ -18,6 +18,9 @@ from doctor_faults import Diagnosis, doctor, environment, free_port, low_memlock
 from mooncake_rig import require_mooncake
 
 import tensorlease as tl
+from tensorlease.doctor import mooncake
+from tensorlease.doctor.examination import examine
+from tensorlease.doctor.target import target
 from tensorlease.doctor.trials import Trial
 from tensorlease.mooncake_cluster import Master, SegmentOwner
 
@@ -301,3 +304,24 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"not within a minute: {what}"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("url", "max_bytes", "named"),
+    [
+        ("mooncake://127.0.0.1:1?segment=15MiB", 1 << 30, "segment"),
+        ("embedded://", 1, "one page"),
+        ("", 1 << 30, "no URL"),
+    ],
+)
+def test_what_the_trial_would_not_see_is_checked_first(url: str, max_bytes: int, named: str) -> None:
+    with pytest.raises(tl.ConfigError, match=named):
+        examine(url, max_bytes=max_bytes)
+
+
+def test_a_local_hostname_without_an_address_is_a_problem() -> None:
+    asked = target("mooncake://127.0.0.1:1?local_hostname=no-such-host.invalid:5000", 1 << 30)
+    (finding,) = mooncake.hostname(asked)
+    assert finding.state == "PROBLEM"
+    assert "no-such-host.invalid" in finding.message
+    assert mooncake.hostname(target("mooncake://127.0.0.1:1?local_hostname=127.0.0.1:5000", 1 << 30)) == []

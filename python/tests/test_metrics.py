@@ -6,6 +6,7 @@ import gc
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,3 +214,13 @@ def test_the_default_registry_takes_a_store(run_python: RunPython) -> None:
         "store.put(['a'], [1])\n"
         "assert REGISTRY.get_sample_value('tensorlease_written_keys_total') == 1\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"), [({"registry": 5}, "registry is a int"), ({"labels": "x"}, "labels is a str")]
+)
+def test_a_registry_or_labels_of_another_kind_are_refused(
+    store: tl.Store, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(tl.ConfigError, match=named):
+        metrics.register(store, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -89,12 +90,25 @@ def test_objects_here_and_elsewhere_come_in_one_read(master: Master) -> None:
         store.remove(keys)
 
 
-def test_mooncakes_own_switch_turns_it_off(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mooncakes_own_switch_turns_it_off(
+    master: Master, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("MC_STORE_MEMCPY", "0")
-    with tl.open(master.url(segment="16MiB", local_buffer="16MiB"), namespace="switch") as store:
+    with (
+        caplog.at_level("INFO", logger="tensorlease"),
+        tl.open(master.url(segment="16MiB", local_buffer="16MiB"), namespace="switch") as store,
+    ):
         store.put(["x"], [numbered()])
         assert local_reads(store, ["x"], ROW, delivery="leased") == 0
         assert_same(store.get(["x"], [ROW], torch.float32)[0], numbered())
+    assert "copied by Mooncake (MC_STORE_MEMCPY turns it off)" in caplog.text
+
+
+def test_the_line_at_open_says_who_copies(master: Master, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="tensorlease"):
+        tl.open(master.url(segment="16MiB", local_buffer="16MiB", pool="store")).close()
+    assert "segment copied by its readers" in caplog.text
+    assert "pool=store not used over TCP" in caplog.text
 
 
 def test_read_leases_too_short_to_copy_under_turn_it_off(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +174,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mooncake.store, "MooncakeDistributedStore", Watched)
 
 
-def test_an_object_that_moved_while_its_lease_may_have_ended_is_read_again(master: Master, watched: None) -> None:
+def test_what_outlasted_its_lease_is_left_to_mooncake(master: Master, watched: None) -> None:
     url = master.url(segment="64MiB", local_buffer="16MiB")
     with tl.open(url, namespace="moved") as store:
         (client,) = Watched.made
@@ -168,10 +182,9 @@ def test_an_object_that_moved_while_its_lease_may_have_ended_is_read_again(maste
         store.put(KEYS, old)
 
         def replace_slowly(real: Any) -> None:
-            """Takes longer than the lease is relied on, while all objects go and others come, in other places."""
-            stored = [f"moved{key}" for key in KEYS]
+            """Takes longer than the lease is relied on, while all objects go and others come."""
+            stored = [f"moved/{key}" for key in KEYS]
             assert real.batch_remove(stored, True) == [0] * len(KEYS)
-            assert real.put("filler", b"x" * 4096) == 0
             for key, value in zip(stored, new, strict=True):
                 assert real.put(key, value.numpy().tobytes()) == 0
             time.sleep(0.15)
@@ -179,9 +192,10 @@ def test_an_object_that_moved_while_its_lease_may_have_ended_is_read_again(maste
         client.before_answer = replace_slowly
         with counted(store) as gained:
             out = store.get(KEYS, [ROW] * len(KEYS), torch.float32, delivery="leased")
+        assert client.before_answer is None
         for found, expected in zip(out, new, strict=True):
             assert_same(found, expected)
-        assert gained["retries"] > 0
+        assert gained["local_reads"] == 0
 
 
 def test_a_reader_whose_objects_lie_elsewhere_seldom_asks(master: Master, watched: None) -> None:
@@ -190,7 +204,27 @@ def test_a_reader_whose_objects_lie_elsewhere_seldom_asks(master: Master, watche
         writer.put(keys, [numbered()] * 4)
         with tl.open(master.url(segment="16MiB", local_buffer="16MiB"), namespace="far", readers=1) as store:
             client = Watched.made[-1]
-            asked = client.asked
-            for _ in range(16):
+            before = client.asked
+            asked = []
+            for _ in range(30):
                 assert local_reads(store, keys, ROW, delivery="leased") == 0
-            assert client.asked - asked == 1
+                asked.append(client.asked - before)
+            # Each time, then every second call, every third, every fifth, every ninth, every sixteenth.
+            assert asked[:4] == [1, 2, 3, 4]
+            assert asked[-1] == 8
+
+
+def test_missing_keys_and_calls_that_find_some_here_change_nothing(master: Master, watched: None) -> None:
+    with owner_of(master, "64MiB"), tl.open(master.url(local_buffer="16MiB"), namespace="mid") as writer:
+        writer.put(["elsewhere"], [numbered()])
+        with tl.open(master.url(segment="64MiB", local_buffer="16MiB"), namespace="mid", readers=1) as store:
+            client = Watched.made[-1]
+            here = client.get_hostname()
+            config = importlib.import_module("mooncake.store").ReplicateConfig()
+            config.preferred_segment = here
+            assert client.put("mid/here", numbered().numpy().tobytes(), config) == 0
+            for _ in range(12):
+                with pytest.raises(tl.KeyNotFound):
+                    store.get(["absent"], [ROW], torch.float32, delivery="leased")
+                assert local_reads(store, ["elsewhere"], ROW, delivery="leased") == 0
+                assert local_reads(store, ["here"], ROW, delivery="leased") == 1

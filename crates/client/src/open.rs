@@ -98,7 +98,12 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     let arena = Pool::new("arena", budget, options.fork);
     // Never left out of a child: copies are ordinary memory, as their users expect.
     let copies = Pool::new("copy cache", copies.without_bounce(), ForkPolicy::Inherit);
-    let core = Core::new(engine, options.clone(), url.to_owned(), arena, copies);
+    let mut options = options.clone();
+    // Without an end of its own `run1` would be the beginning of `run10`, and clearing one would empty both.
+    if !options.namespace.is_empty() && !options.namespace.ends_with('/') {
+        options.namespace.push('/');
+    }
+    let core = Core::new(engine, options, url.to_owned(), arena, copies);
     first_slabs(&core)?;
     core.measure_costs();
     announce(&core);
@@ -192,8 +197,12 @@ fn announce(core: &Core) {
             limits.bytes_max, limits.keys_max
         )
     });
+    let remark = core
+        .engine
+        .remark()
+        .map_or_else(String::new, |remark| format!(", {remark}"));
     log::info!(
-        "{name} engine open: {} delivery, {registration}{pool}, arena up to {} bytes (bounce reserve {}), {} readers",
+        "{name} engine open: {} delivery, {registration}{pool}{remark}, arena up to {} bytes (bounce reserve {}), {} readers",
         core.options.delivery.name(),
         budget.max_bytes,
         budget.bounce_bytes,

@@ -2,7 +2,7 @@
 
 use crate::OpenError;
 use std::time::Duration;
-use tensorlease_memory::ForkPolicy;
+use tensorlease_memory::{ForkPolicy, limits};
 
 /// Readers beyond this bring nothing on any machine and only cost memory.
 const READERS_MAX: u32 = 256;
@@ -62,7 +62,7 @@ pub struct Options {
     pub delivery: Delivery,
     /// Every fallback is an error that names it.
     pub strict: bool,
-    /// Prefix of all keys; `clear` empties it alone.
+    /// Prefix of all keys, which ends with `/` (one is added if need be); `clear` empties it alone, with the namespaces inside it.
     pub namespace: String,
     /// Bytes of slabs made at open. Default 0: the first slab only.
     pub prewarm_bytes: u64,
@@ -114,6 +114,13 @@ impl Options {
             let len = self.namespace.len();
             return config(format!(
                 "namespace has {len} bytes; allowed are up to {NAMESPACE_BYTES_MAX}"
+            ));
+        }
+        let page = limits::page_bytes() as u64;
+        if self.max_bytes < page {
+            return config(format!(
+                "max_bytes={} is less than one page; give at least {page}",
+                self.max_bytes
             ));
         }
         if self.prewarm_bytes > self.max_bytes {

@@ -65,6 +65,7 @@ macro_rules! forward {
             self.inner.describe_batch(keys)
         }
     };
+    (@ remark) => { fn remark(&self) -> Option<String> { self.inner.remark() } };
     (@ staging) => { fn staging(&self) -> Option<&dyn $crate::Staging> { self.inner.staging() } };
     (@ stats) => { fn stats(&self) -> $crate::EngineStats { self.inner.stats() } };
     (@ close) => { fn close(&self) -> Result<(), $crate::CloseError> { self.inner.close() } };

@@ -73,6 +73,11 @@ pub trait Engine: Send + Sync {
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>>;
     /// Counters of this engine object (clause 14).
     fn stats(&self) -> EngineStats;
+    /// What people should know of the way that reads will take, for the line that is logged at open.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Registered memory of its own that it lends for reads. `None`: the client stages in memory of its own.
     fn staging(&self) -> Option<&dyn Staging> {
         None

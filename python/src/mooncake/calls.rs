@@ -102,8 +102,8 @@ impl Calls {
         })
     }
 
-    /// Where each object lies in the segment that `endpoint` names; `None`: not there. Asking takes a read lease on all of them.
-    pub(super) fn lying_at(&self, keys: &[&str], endpoint: &str) -> Result<Vec<Option<Lying>>, Fault> {
+    /// Where each object lies in the segment that `endpoint` names. Asking takes a read lease on all of them.
+    pub(super) fn lying_at(&self, keys: &[&str], endpoint: &str) -> Result<Vec<Found>, Fault> {
         attached(|py| {
             let keys = PyList::new(py, keys)?;
             let store = self.connected.store.bind(py);
@@ -111,7 +111,7 @@ impl Calls {
             let found = found.cast::<PyDict>()?;
             let lying = |key: Bound<'_, PyAny>| match found.get_item(key)? {
                 Some(replicas) => in_segment(&replicas, endpoint),
-                None => Ok(None),
+                None => Ok(Found::Nowhere),
             };
             keys.iter().map(lying).collect()
         })
@@ -258,10 +258,22 @@ pub(super) struct Lying {
     pub(super) len: u64,
 }
 
+/// What is known of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// In the segment asked for.
+    Here(Lying),
+    Elsewhere,
+    /// There is no such object, or it is being written.
+    Nowhere,
+}
+
 /// The first replica there; the master names complete ones only. On the path of every read: only what is needed is looked at.
-fn in_segment(replicas: &Bound<'_, PyAny>, endpoint: &str) -> PyResult<Option<Lying>> {
+fn in_segment(replicas: &Bound<'_, PyAny>, endpoint: &str) -> PyResult<Found> {
     let py = replicas.py();
+    let mut found = Found::Nowhere;
     for replica in replicas.try_iter()? {
+        found = Found::Elsewhere;
         // Raises for a replica that is not in memory, which is seldom.
         let Ok(memory) = replica?.call_method0(intern!(py, "get_memory_descriptor")) else {
             continue;
@@ -269,13 +281,13 @@ fn in_segment(replicas: &Bound<'_, PyAny>, endpoint: &str) -> PyResult<Option<Ly
         let buffer = memory.getattr(intern!(py, "buffer_descriptor"))?;
         let owner = buffer.getattr(intern!(py, "transport_endpoint"))?;
         if owner.cast::<PyString>()?.to_str()? == endpoint {
-            return Ok(Some(Lying {
+            return Ok(Found::Here(Lying {
                 addr: buffer.getattr(intern!(py, "buffer_address"))?.extract()?,
                 len: buffer.getattr(intern!(py, "size"))?.extract()?,
             }));
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 fn replica_of(replica: &Bound<'_, PyAny>) -> PyResult<Replica> {

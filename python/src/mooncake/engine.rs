@@ -38,6 +38,7 @@ pub(super) struct Mooncake {
     calls: Calls,
     loans: Option<StorePool>,
     own_segment: Option<OwnSegment>,
+    remark: Option<String>,
     registrations: Mutex<Registrations>,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
@@ -63,7 +64,22 @@ impl Mooncake {
             None
         };
         let calls = Calls::new(connected);
-        let own_segment = OwnSegment::find(&calls, settings);
+        let (own_segment, remark) = match OwnSegment::find(&calls, settings) {
+            Some(Ok(found)) => (
+                Some(found),
+                Some("objects of this process's own segment copied by its readers".to_owned()),
+            ),
+            Some(Err(why)) => (
+                None,
+                Some(format!(
+                    "objects of this process's own segment copied by Mooncake ({why})"
+                )),
+            ),
+            None => (None, None),
+        };
+        let unused = settings.store_pool.is_some() && !registers;
+        let unused = unused
+            .then(|| "pool=store not used over TCP, where registering costs nothing (force=1 uses it)".to_owned());
         Ok(Self {
             capabilities: Capabilities {
                 name: "mooncake",
@@ -86,6 +102,10 @@ impl Mooncake {
             calls,
             loans,
             own_segment,
+            remark: [unused, remark]
+                .into_iter()
+                .flatten()
+                .reduce(|one, other| format!("{one}, {other}")),
             registrations: Mutex::default(),
             open: RwLock::new(true),
             counters: Counters::default(),
@@ -120,14 +140,15 @@ impl Mooncake {
         let Some(own_segment) = &self.own_segment else {
             return self.fetch_whole(reads);
         };
-        let results = own_segment.read(&self.calls, reads);
-        let fetched: Vec<&ReadOp<'_>> = (0..reads.len())
-            .filter(|at| results[*at].is_none())
-            .map(|at| reads[at])
-            .collect();
-        let mut fetched = self.fetch_whole(&fetched).into_iter();
-        let result = |own: Option<_>| own.unwrap_or_else(|| fetched.next().expect("one result per object fetched"));
-        results.into_iter().map(result).collect()
+        let done = own_segment.read(&self.calls, reads);
+        let missing = reads.iter().zip(&done).filter(|(_, done)| !**done);
+        let missing: Vec<&ReadOp<'_>> = missing.map(|(read, _)| *read).collect();
+        let mut fetched = self.fetch_whole(&missing).into_iter();
+        let result = |(read, done): (&&ReadOp<'_>, bool)| match done {
+            true => Ok(read.object_len),
+            false => fetched.next().expect("one result per object fetched"),
+        };
+        reads.iter().zip(done).map(result).collect()
     }
 
     /// Whole objects in one call of Mooncake's.
@@ -516,6 +537,10 @@ impl Engine for Mooncake {
             object_bytes: 0,
             local_reads: self.own_segment.as_ref().map_or(0, OwnSegment::reads),
         }
+    }
+
+    fn remark(&self) -> Option<String> {
+        self.remark.clone()
     }
 
     fn staging(&self) -> Option<&dyn Staging> {

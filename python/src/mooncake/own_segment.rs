@@ -1,7 +1,7 @@
 //! Objects that lie in this very process: copied by the reader that wants them, with streaming stores, past Mooncake's one copying thread.
 use super::{
-    calls::{Calls, Lying, attached},
-    codes::{self, Way, fault},
+    calls::{Calls, Found, Lying, attached},
+    codes,
     connect::Connected,
     settings::{Protocol, Settings},
 };
@@ -23,13 +23,18 @@ use tensorlease_memory::{CopyMode, Foreign, copy};
 
 /// Below this, asking where an object lies costs what Mooncake's own read of it does.
 const OBJECT_BYTES_MIN: u64 = 16 << 10;
+/// A larger object might take longer to copy than its read lease is known to last.
+const OBJECT_BYTES_MAX: u64 = 128 << 20;
 /// Copied this long after Mooncake was asked, an object is still under the read lease that asking took (the probe has seen that leases last
-/// that long). A part of a call is sized to be far quicker, and one that was not is asked for again.
+/// that long). A part of a call is sized to be far quicker, and one that was not is left to Mooncake, which looks at the lease itself.
 const SURELY_LEASED: Duration = Duration::from_millis(100);
 const PART_BYTES_MAX: u64 = 64 << 20;
 const PART_KEYS_MAX: usize = 1024;
-/// Calls that don't ask, after one none of whose objects lay here.
-const CALLS_SKIPPED: u32 = 15;
+/// After so many calls in a row whose objects all lay elsewhere some don't ask: first one, then twice as many each time.
+const CALLS_IN_VAIN: u32 = 4;
+const CALLS_SKIPPED_MAX: u32 = 15;
+/// A master that takes so long to answer would make the call wait a second time for the next question.
+const ANSWER_SLOW: Duration = Duration::from_secs(1);
 /// Mooncake's own switch for such copies, and what turns them on.
 const SWITCH: &str = "MC_STORE_MEMCPY";
 const ON: [&str; 5] = ["1", "true", "yes", "on", "enable"];
@@ -40,23 +45,34 @@ pub(super) struct OwnSegment {
     endpoint: String,
     addresses: Range<usize>,
     memory: Foreign,
+    /// Calls in a row that found all their objects elsewhere.
+    in_vain: AtomicU32,
+    /// Calls to come that don't ask.
     skip: AtomicU32,
     reads: AtomicU64,
 }
 
+/// What became of a part of a call.
+enum Part {
+    /// Which of its objects were copied.
+    Copied(Vec<bool>),
+    /// None of those that are anywhere lay here.
+    Elsewhere,
+    /// Nobody knows where they lay.
+    Unknown,
+}
+
 impl OwnSegment {
-    /// Finds it by an object put there and looked for in this process's memory; `None`, with the reason logged, where that is not to be had.
-    pub(super) fn find(calls: &Calls, settings: &Settings) -> Option<Self> {
-        if settings.segment_bytes == 0 || settings.protocol != Protocol::Tcp || !switched_on() {
+    /// Finds it by an object put there and looked for in this process's memory. `None`: there is none, or RDMA reads it. Err: why Mooncake is to
+    /// copy what lies there.
+    pub(super) fn find(calls: &Calls, settings: &Settings) -> Option<Result<Self, String>> {
+        if settings.segment_bytes == 0 || settings.protocol != Protocol::Tcp {
             return None;
         }
-        match probe(calls) {
-            Ok(found) => Some(found),
-            Err(why) => {
-                log::info!("objects in this process's own segment are copied by Mooncake: {why}");
-                None
-            }
+        if switched_on() {
+            return Some(probe(calls));
         }
+        Some(Err(format!("{SWITCH} turns it off")))
     }
 
     /// Objects copied so far.
@@ -64,48 +80,65 @@ impl OwnSegment {
         self.reads.load(Relaxed)
     }
 
-    /// One result per read; `None`: for Mooncake to read. The caller keeps the engine open meanwhile.
-    pub(super) fn read(&self, calls: &Calls, reads: &[&ReadOp<'_>]) -> Vec<Option<Result<u64, Fault>>> {
-        let mut results = vec![None; reads.len()];
+    /// Which of the reads were done; the others are for Mooncake. The caller keeps the engine open meanwhile.
+    pub(super) fn read(&self, calls: &Calls, reads: &[&ReadOp<'_>]) -> Vec<bool> {
+        let mut done = vec![false; reads.len()];
         let wanted: Vec<usize> = (0..reads.len()).filter(|at| is_worth_it(reads[*at])).collect();
         if wanted.is_empty() || self.skips() {
-            return results;
+            return done;
         }
         let bytes: u64 = wanted.iter().map(|at| reads[*at].object_len).sum();
         let mode = CopyMode::for_group(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let mut elsewhere = false;
         for part in parts(&wanted, reads) {
             let of_part: Vec<&ReadOp<'_>> = part.iter().map(|at| reads[*at]).collect();
-            for (at, result) in part.iter().zip(self.read_part(calls, &of_part, mode)) {
-                results[*at] = result;
+            match self.read_part(calls, &of_part, mode) {
+                Part::Copied(copied) => part.iter().zip(copied).for_each(|(at, copied)| done[*at] = copied),
+                Part::Elsewhere => elsewhere = true,
+                Part::Unknown => break,
             }
         }
-        let found = results.iter().flatten().count();
-        self.reads.fetch_add(found as u64, Relaxed);
-        self.skip.store(if found == 0 { CALLS_SKIPPED } else { 0 }, Relaxed);
-        results
+        let copied = done.iter().filter(|done| **done).count();
+        self.reads.fetch_add(copied as u64, Relaxed);
+        self.learn(0 < copied, elsewhere);
+        done
     }
 
-    fn read_part(&self, calls: &Calls, reads: &[&ReadOp<'_>], mode: CopyMode) -> Vec<Option<Result<u64, Fault>>> {
-        let keys: Vec<&str> = reads.iter().map(|read| read.key).collect();
-        let asked = Instant::now();
-        let Ok(before) = calls.lying_at(&keys, &self.endpoint) else {
-            return vec![None; reads.len()];
-        };
-        let mut results: Vec<_> = reads
-            .iter()
-            .zip(&before)
-            .map(|(read, lying)| self.copied(read, lying.as_ref()?, mode).then_some(Ok(read.object_len)))
-            .collect();
-        let elapsed = asked.elapsed();
-        if SURELY_LEASED < elapsed {
-            let after = calls.lying_at(&keys, &self.endpoint).unwrap_or_default();
-            for (at, result) in results.iter_mut().enumerate().filter(|(_, result)| result.is_some()) {
-                if after.get(at).is_none_or(|lying| *lying != before[at]) {
-                    *result = Some(Err(fault(codes::LEASE_EXPIRED, Way::Asked, elapsed)));
-                }
+    /// Asking is worth little to a process whose objects are all elsewhere.
+    fn learn(&self, found: bool, elsewhere: bool) {
+        if found {
+            self.in_vain.store(0, Relaxed);
+        } else if elsewhere {
+            let in_vain = self.in_vain.fetch_add(1, Relaxed) + 1;
+            if let Some(twice) = in_vain.checked_sub(CALLS_IN_VAIN) {
+                self.skip.store((1 << twice.min(8)).min(CALLS_SKIPPED_MAX), Relaxed);
             }
         }
-        results
+    }
+
+    fn read_part(&self, calls: &Calls, reads: &[&ReadOp<'_>], mode: CopyMode) -> Part {
+        let keys: Vec<&str> = reads.iter().map(|read| read.key).collect();
+        let asked = Instant::now();
+        let Ok(found) = calls.lying_at(&keys, &self.endpoint) else {
+            return Part::Unknown;
+        };
+        if ANSWER_SLOW < asked.elapsed() {
+            self.skip.store(CALLS_SKIPPED_MAX, Relaxed);
+            return Part::Unknown;
+        }
+        let here = |found: &Found| matches!(found, Found::Here(_));
+        if !found.iter().any(here) && found.contains(&Found::Elsewhere) {
+            return Part::Elsewhere;
+        }
+        let copied = reads.iter().zip(&found).map(|(read, found)| match found {
+            Found::Here(lying) => self.copied(read, lying, mode),
+            Found::Elsewhere | Found::Nowhere => false,
+        });
+        let copied = copied.collect();
+        if SURELY_LEASED < asked.elapsed() {
+            return Part::Unknown;
+        }
+        Part::Copied(copied)
     }
 
     /// False: not an object of that size, or not where this process's segment is known to be.
@@ -129,18 +162,18 @@ impl OwnSegment {
 }
 
 fn is_worth_it(read: &ReadOp<'_>) -> bool {
-    !read.by_transport && OBJECT_BYTES_MIN <= read.object_len
+    !read.by_transport && (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&read.object_len)
 }
 
 /// The reads of `wanted`, cut so that each part is copied well within a read lease.
 fn parts<'a>(wanted: &'a [usize], reads: &[&ReadOp<'_>]) -> Vec<&'a [usize]> {
-    let (mut keys, mut bytes) = (0, 0);
+    let (mut keys, mut bytes) = (1, wanted.first().map_or(0, |at| reads[*at].object_len));
     let goes_on = |_: &usize, next: &usize| {
         keys += 1;
         bytes += reads[*next].object_len;
-        let fits = keys < PART_KEYS_MAX && bytes <= PART_BYTES_MAX;
+        let fits = keys <= PART_KEYS_MAX && bytes <= PART_BYTES_MAX;
         if !fits {
-            (keys, bytes) = (0, reads[*next].object_len);
+            (keys, bytes) = (1, reads[*next].object_len);
         }
         fits
     };
@@ -212,6 +245,7 @@ fn look_for(key: &str, mark: &[u8], calls: &Calls) -> Result<OwnSegment, String>
         endpoint,
         memory: foreign::of_segment(Box::new(store), addresses.start, addresses.len()),
         addresses,
+        in_vain: AtomicU32::new(0),
         skip: AtomicU32::new(0),
         reads: AtomicU64::new(0),
     })

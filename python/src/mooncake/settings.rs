@@ -8,8 +8,9 @@ const OPTIONS: &str = "protocol, device, metadata, local_hostname, segment, loca
 const METADATA: [&str; 5] = ["P2PHANDSHAKE", "http://", "https://", "etcd://", "redis://"];
 const LOCAL_BUFFER_BYTES: u64 = 256 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Mooncake takes no smaller segment or local buffer, but 0.
-const MEMORY_BYTES_MIN: u64 = 1 << 10;
+/// Mooncake takes no smaller local buffer, and no smaller segment, but 0.
+const LOCAL_BUFFER_BYTES_MIN: u64 = 1 << 10;
+const SEGMENT_BYTES_MIN: u64 = 16 << 20;
 
 /// Transport between the processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +103,8 @@ impl Settings {
             device: url.take("device").unwrap_or_default(),
             metadata: metadata(&mut url)?,
             local_hostname: url.take("local_hostname"),
-            segment_bytes: size(&mut url, "segment", 0)?,
-            local_buffer_bytes: size(&mut url, "local_buffer", LOCAL_BUFFER_BYTES)?,
+            segment_bytes: size(&mut url, "segment", 0, SEGMENT_BYTES_MIN)?,
+            local_buffer_bytes: size(&mut url, "local_buffer", LOCAL_BUFFER_BYTES, LOCAL_BUFFER_BYTES_MIN)?,
             pin: choice(&mut url, "pin", &pins)?,
             store_pool: store.then(|| one_of("share", share, &shares)).transpose()?,
             force: one_of("force", forced, &[("0", false), ("1", true)])?,
@@ -170,14 +171,14 @@ fn one_of<T: Copy>(option: &str, text: Option<String>, allowed: &[(&str, T)]) ->
     })
 }
 
-fn size(url: &mut StoreUrl, option: &str, default: u64) -> Result<u64, OpenError> {
+fn size(url: &mut StoreUrl, option: &str, default: u64, least: u64) -> Result<u64, OpenError> {
     let Some(text) = url.take(option) else {
         return Ok(default);
     };
     let bytes = parse_bytes(&text).map_err(|error| config(format!("{option}: {error}")))?;
-    if 0 < bytes && bytes < MEMORY_BYTES_MIN {
+    if 0 < bytes && bytes < least {
         return Err(config(format!(
-            "{option}={bytes} is too small; give 0, or {MEMORY_BYTES_MIN} bytes and more"
+            "{option}={bytes} is too small; give 0, or {least} bytes and more"
         )));
     }
     Ok(bytes)

@@ -29,12 +29,13 @@ def list_of(parse: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     return lambda text: [parse(part.strip()) for part in dict.fromkeys(text.split(","))]
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """A whole number of at least `least`."""
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A whole number of at least `least`, and at most `most`."""
+    allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def parse_whole(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {least}")
+        if not text.isdigit() or int(text) < least or (most is not None and most < int(text)):
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number {allowed}")
         return int(text)
 
     return parse_whole

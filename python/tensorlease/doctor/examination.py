@@ -36,7 +36,7 @@ def examine(
     :param machine: another /proc and /sys than this machine's own, for tests
     :raises ConfigError: the URL is wrong
     """
-    asked = target(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, max_bytes)
+    asked = target(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else url, max_bytes)
     here = machine or Machine()
     ends = _try_everything(asked)
     if ends["store"].end == "raised" and ends["store"].error == "ConfigError":
@@ -53,6 +53,7 @@ def examine(
     ]
     if asked.is_mooncake:
         findings.append(mooncake.master(asked, ends["master"]))
+        findings += mooncake.hostname(asked)
     # Where something else is a problem, the store would only say the same again.
     if not any(finding.state == "PROBLEM" for finding in findings):
         findings.append(_store(asked, ends["store"], metrics_port))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ _INSTALL = "pip install mooncake-transfer-engine-non-cuda  # or mooncake-transfe
 _TESTED = "0.3.13.post1"
 _FIRST_WITH_POOL = (0, 3, 12)
 _QUEUE_VARIABLE = "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"
+#: Behind a name or an address.
+_PORT = re.compile(r"(?<=[^:]):\d+$")
 #: Four readers with calls of 1,024 keys.
 _QUEUE_LEAST = 4096
 
@@ -114,7 +117,11 @@ def _version(target: Target, name: str, version: str) -> Finding:
 
 
 def _defects(target: Target, version: str, environment: Mapping[str, str]) -> list[Finding]:
+    if not target.is_mooncake:
+        return []
     present = [defect for defect in DEFECTS if defect.is_in(release(version))]
+    if target.is_rdma:
+        present = [defect for defect in present if defect is not _TCP_QUEUE]
     found = [note("known defect", f"{defect.text} (Mooncake #{defect.issue}).") for defect in present]
     queue = environment.get(_QUEUE_VARIABLE, "")
     if _TCP_QUEUE in present and queue.isdigit() and int(queue) < _QUEUE_LEAST:
@@ -144,6 +151,25 @@ def master(target: Target, answer: Outcome) -> Finding:
     start = f"mooncake_master -rpc_port={target.master()[1]}"
     fix = start if target.is_local else f"mend the address, or on its machine: {start}"
     return problem("master", f"No Mooncake master answers at {target.host}: {error}.", fix)
+
+
+def hostname(target: Target) -> list[Finding]:
+    """Can the name by which others are to reach this process be resolved?"""
+    name = _PORT.sub("", target.options.get("local_hostname", "")).strip("[]")
+    if not name:
+        return []
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError) as error:
+        message = f"local_hostname={name} has no address ({error}): nobody would reach what this process contributes."
+        return [
+            problem(
+                "hostname",
+                message,
+                "give an address of this machine that the others reach, or leave local_hostname out",
+            )
+        ]
+    return []
 
 
 def segments(target: Target, trial: Outcome, space: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote
@@ -14,6 +15,8 @@ MIB = 1 << 20
 QUEUE_BYTES = MIB
 #: Mooncake's own staging where the URL names none.
 LOCAL_BUFFER_BYTES = 256 * MIB
+#: Mooncake takes no smaller segment, but 0.
+SEGMENT_BYTES_MIN = 16 * MIB
 #: What the trial gives Mooncake instead: it needs no more, and takes nothing from a running job.
 TRIAL_LOCAL_BUFFER_BYTES = 16 * MIB
 _PINS = ("hard", "soft", "none")
@@ -129,6 +132,11 @@ def target(url: str, max_bytes: int) -> Target:
     read = Target(url, scheme, host.rstrip("/"), options, max_bytes)
     # Read here, so that a wrong size is found before anything is tried.
     _ = read.memory_bytes
+    if max_bytes < mmap.PAGESIZE:
+        raise ConfigError(f"max_bytes={max_bytes} is less than one page; give at least {mmap.PAGESIZE}")
+    # The trial contributes no segment, so that the store itself does not see this one.
+    if read.is_mooncake and 0 < read.segment_bytes < SEGMENT_BYTES_MIN:
+        raise ConfigError(f"segment={read.segment_bytes} is too small; give 0, or {SEGMENT_BYTES_MIN} bytes and more")
     if read.is_mooncake and options.get("pin", "hard") not in _PINS:
         raise ConfigError(f"pin={options['pin']!r} is unknown; allowed are {', '.join(_PINS)}")
     return read

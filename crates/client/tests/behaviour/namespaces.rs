@@ -44,6 +44,19 @@ fn a_namespace_sees_and_clears_only_its_own_keys() {
 }
 
 #[test]
+fn a_namespace_is_not_the_beginning_of_another_one() {
+    let engine = free_engine();
+    let stores = ["run1", "run10"].map(|name| Store::with_engine(Arc::clone(&engine), &named(name)).unwrap());
+    for store in &stores {
+        store
+            .put(vec![PutItem::packed("key", vec![1])], Patience::default())
+            .unwrap();
+    }
+    assert_eq!(stores[0].clear(Patience::default()).unwrap(), 1);
+    assert!(stores[1].contains(&["key".to_owned()], Patience::default()).unwrap()[0]);
+}
+
+#[test]
 fn errors_name_keys_without_the_namespace() {
     let rig = Rig::registering(free_engine(), &named("job-7/"));
     let error = rig

@@ -148,6 +148,10 @@ impl Engine for Unruly {
         self.inner.stats()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging()
     }

@@ -201,6 +201,10 @@ impl Engine for Watching {
         self.inner.stats()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging()
     }

@@ -111,6 +111,7 @@ impl Engine for Failing {
         contains_batch,
         describe_batch,
         stats,
+        remark,
         staging,
         close
     );

@@ -100,7 +100,7 @@ impl Gated {
 }
 
 impl Engine for Gated {
-    forward!(register, unregister, stats, staging, close);
+    forward!(register, unregister, stats, remark, staging, close);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

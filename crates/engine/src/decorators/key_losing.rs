@@ -39,6 +39,7 @@ impl Engine for KeyLosing {
         write_batch,
         remove_prefix,
         stats,
+        remark,
         staging,
         close
     );

@@ -117,7 +117,7 @@ fn observed_write(write: &WriteOp<'_>) -> (String, Vec<Region>) {
 }
 
 impl Engine for Observing {
-    forward!(capabilities, stats, staging);
+    forward!(capabilities, stats, remark, staging);
 
     fn register(&self, region: Region) -> Result<(), RegisterError> {
         self.record(Call::Register(region));

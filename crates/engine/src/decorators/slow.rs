@@ -27,7 +27,7 @@ impl Slow {
 }
 
 impl Engine for Slow {
-    forward!(register, unregister, stats, staging, close);
+    forward!(register, unregister, stats, remark, staging, close);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

@@ -328,6 +328,10 @@ impl Engine for Checking {
         self.inner.stats()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging().map(|_| self as &dyn Staging)
     }

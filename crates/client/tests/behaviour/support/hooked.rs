@@ -149,6 +149,10 @@ impl Engine for Hooked {
         self.inner.stats()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging()
     }

@@ -247,6 +247,10 @@ impl Engine for Lending {
         self.inner.stats()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn staging(&self) -> Option<&dyn Staging> {
         Some(self)
     }
