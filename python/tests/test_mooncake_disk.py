@@ -40,7 +40,9 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnDisk]:
 
 
 def sizes_below(folder: Any) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Of what was put here. Mooncake keeps the file of a removed object, also of the one that a process finds its own segment by."""
+    files = (file for file in folder.rglob("*") if file.is_file() and "tensorlease-probe" not in file.name)
+    return sum(file.stat().st_size for file in files)
 
 
 def open_pooled(on_disk: OnDisk, share: str, readers: int, **settings: Any) -> tl.Store:

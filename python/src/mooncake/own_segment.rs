@@ -202,12 +202,13 @@ fn put_probe(connected: &Connected) -> Result<(String, Vec<u8>), Fault> {
         let mark = mark.cast::<PyBytes>()?;
         let store = connected.store.bind(py);
         let here = connected.module.bind(py).call_method0("ReplicateConfig")?;
-        here.setattr("preferred_segment", store.call_method0("get_hostname")?)?;
-        let name: String = mark.call_method0("hex")?.extract()?;
-        let key = format!("tensorlease-probe-{name}");
+        let hostname: String = store.call_method0("get_hostname")?.extract()?;
+        here.setattr("preferred_segment", &hostname)?;
+        // One name per client: a cluster that keeps objects on disk keeps the file of a removed one.
+        let key = format!("tensorlease-probe-{hostname}");
         let named = PyDict::new(py);
         named.set_item("config", here)?;
-        let code: i64 = store.call_method("put", (&key, mark), Some(&named))?.extract()?;
+        let code: i64 = store.call_method("upsert", (&key, mark), Some(&named))?.extract()?;
         if code == 0 {
             Ok((key, mark.as_bytes().to_vec()))
         } else {
