@@ -30,16 +30,16 @@ TEST_FEATURES := --features tensorlease-engine/conformance
 RUST_SOURCES := $(shell find crates/*/src crates/*/Cargo.toml python/src python/Cargo.toml Cargo.toml Cargo.lock -name '*.rs' -o -name 'Cargo.*' 2>/dev/null)
 PACKAGE_STAMP := $(VENV)/.packages.stamp
 MODULE_STAMP := $(VENV)/.module.stamp
-COMPARE_STAMP := $(VENV)/.compare.stamp
+QUEUE_STAMP := $(VENV)/.queue.stamp
 
 FAULTS_ARGS ?=
 
-.PHONY: build demo demo-mooncake faults test-rdma test lint mutants bench bench-compare figures help clean docs fuzz soak
+.PHONY: build demo demo-mooncake faults test-rdma test-transfer-queue test lint mutants bench bench-compare figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
 	@sed -n '3,6p' Makefile | cut -c3-
-	@echo '  also: demo-mooncake test-rdma figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+	@echo '  also: demo-mooncake test-rdma test-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
@@ -73,12 +73,12 @@ demo-mooncake: build
 bench: build
 	scripts/bench.sh $(BIN)/tensorlease $(BENCH_OUT)
 
-# Beside the TransferQueue client as released, from PyPI; about 25 minutes on a quiet machine.
-bench-compare: build $(COMPARE_STAMP)
+# Beside the TransferQueue client as released, from PyPI; about 40 minutes on a quiet machine.
+bench-compare: build $(QUEUE_STAMP)
 	scripts/bench_compare.sh $(BIN)/python $(BENCH_OUT)
 
-$(COMPARE_STAMP): requirements-compare.txt $(PACKAGE_STAMP)
-	$(BIN)/python -m pip install --quiet --requirement requirements-compare.txt
+$(QUEUE_STAMP): requirements-transfer-queue.txt $(PACKAGE_STAMP)
+	$(BIN)/python -m pip install --quiet --requirement requirements-transfer-queue.txt
 	touch $@
 
 # Makes README.md's table and its chart those of the last `make bench`.
@@ -123,6 +123,11 @@ faults:
 # Real verbs in a virtual machine with a software RDMA device: docs/rdma.md.
 test-rdma: build
 	scripts/test_rdma.sh
+
+# TransferQueue's MooncakeStore backend over tensorlease, beside the released one, with Ray: docs/transfer_queue.md.
+test-transfer-queue: build $(QUEUE_STAMP)
+	cd python && ../$(BIN)/python -m pytest tests/transfer_queue
+	$(BIN)/python examples/transfer_queue/job.py
 
 # ---- lint -----------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # This project beside the TransferQueue client as released and beside the reference's design: three processes each with the segment in the same
-# process and in another one, then one report and one chart of each. Wants a quiet machine; takes about 25 minutes.
+# process and in another one, then one report and one chart of each. Wants a quiet machine; takes about 40 minutes.
 #
 # Usage: scripts/bench_compare.sh PYTHON OUT. Exit status 1 when a promised figure was missed; all of them are measured first.
 set -uo pipefail

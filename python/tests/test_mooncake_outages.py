@@ -291,3 +291,23 @@ def test_ctrl_c_ends_a_read_that_hangs_at_once(stalling: tuple[Master, SegmentOw
             assert reader.wait(20) == 0
         finally:
             reader.kill()
+
+
+FORKED = """
+import os, sys, tensorlease as tl
+with tl.open(sys.argv[1], max_bytes="16MiB"):
+    child = os.fork()
+    if child == 0:
+        try:
+            tl.open(sys.argv[1], max_bytes="16MiB")
+        except tl.EngineUnavailable as error:
+            os.write(1, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_child_forked_from_a_user_of_mooncake_is_refused_at_once(stalling: tuple[Master, SegmentOwner]) -> None:
+    command = [sys.executable, "-c", FORKED, stalling[0].url(local_buffer="16MiB")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert "forked" in done.stdout and "spawn" in done.stdout

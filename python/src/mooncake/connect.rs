@@ -7,6 +7,7 @@ use pyo3::{
 use std::{
     io::{ErrorKind, Read, Write},
     net::{IpAddr, TcpStream, ToSocketAddrs},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 use tensorlease::OpenError;
@@ -31,6 +32,9 @@ const ANSWER_MIN: Duration = Duration::from_millis(100);
 const INSTALL: &str = "pip install mooncake-transfer-engine (or mooncake-transfer-engine-non-cuda)";
 const LIBRARIES: &str = "install the native libraries it names (Debian: libibverbs1 librdmacm1 libnuma1 libcurl4)";
 
+/// The process that a client was made in last; 0: none. A forked child inherits the number, and not the threads that Mooncake's set-up waits for.
+static MADE_IN: AtomicU32 = AtomicU32::new(0);
+
 /// A client of the cluster.
 pub(super) struct Connected {
     /// `MooncakeDistributedStore`, set up.
@@ -43,11 +47,18 @@ pub(super) struct Connected {
 
 /// Tries the master's address first, without the GIL: Mooncake's own set-up would hold it all the while.
 pub(super) fn connect(settings: &Settings) -> Result<Connected, OpenError> {
+    let this = std::process::id();
+    if ![0, this].contains(&MADE_IN.load(Relaxed)) {
+        let message = "this process was forked from one that uses Mooncake, and Mooncake does not survive a fork; start it another way, for example \
+                       with multiprocessing's spawn";
+        return Err(unavailable(message.to_owned(), None));
+    }
     let own_address = reach(&settings.master, settings.connect_timeout)?;
     let hostname = settings
         .local_hostname
         .clone()
         .unwrap_or_else(|| own_address.to_string());
+    MADE_IN.store(this, Relaxed);
     let attached = Python::try_attach(|py| set_up(py, settings, &hostname));
     attached.unwrap_or_else(|| Err(unavailable("Python is ending".to_owned(), None)))
 }
