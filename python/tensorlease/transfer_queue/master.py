@@ -1,0 +1,138 @@
+"""Masters: is there one at an address, and one of our own where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+from urllib.parse import urlsplit
+
+from tensorlease.transfer_queue.own_process import OwnProcess
+
+START_SECONDS = 30.0
+#: For a connection, and for an answer.
+ANSWER_SECONDS = 2.0
+#: Where a master serves its metrics unless it is told.
+METRICS_PORT = 9003
+#: First byte of every message of the master's protocol.
+_MAGIC = b"\x15"
+#: A request for a function that no master has.
+_NO_SUCH_FUNCTION = _MAGIC + bytes(19)
+
+_logger = logging.getLogger("tensorlease")
+
+
+class Address(NamedTuple):
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str, name: str) -> Self:
+        """From ``host:port``, with or without a scheme.
+
+        :raises ValueError: it has no host or no port; the message names the setting
+        """
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(text if "://" in text else f"//{text}")
+            if parts.hostname and parts.port:
+                return cls(parts.hostname, parts.port)
+        raise ValueError(f"Invalid {name} '{text}'. Host and port are required (e.g., host:port).")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def listens(self) -> bool:
+        """Does anything take connections there?"""
+        with contextlib.suppress(OSError), socket.create_connection(self, timeout=ANSWER_SECONDS):
+            return True
+        return False
+
+
+_started: dict[Address, OwnProcess] = {}
+
+
+def own_at(address: Address) -> OwnProcess | None:
+    """The master that this process has started there and that still runs."""
+    master = _started.get(address)
+    return master if master is not None and master.runs else None
+
+
+def answers(address: Address) -> bool:
+    """Is there a master?
+
+    :raises RuntimeError: something listens there that is no master, or one that does not answer
+    """
+    try:
+        connection = socket.create_connection(address, timeout=ANSWER_SECONDS)
+    except OSError:
+        return False
+    with connection:
+        try:
+            connection.sendall(_NO_SUCH_FUNCTION)
+            first = connection.recv(1)
+        except TimeoutError:
+            raise RuntimeError(
+                f"what listens at {address} does not answer; is it a mooncake_master that hangs?"
+            ) from None
+        except OSError:
+            first = b""
+    if first != _MAGIC:
+        raise RuntimeError(f"what listens at {address} is no mooncake_master; configure another master_server_address")
+    return True
+
+
+def start(address: Address, metadata: Address | None, arguments: Sequence[str]) -> OwnProcess | None:
+    """Starts a master and waits until it, and its metadata server, answer. None: somebody else's was faster, and answers.
+
+    :raises RuntimeError: it does not start
+    """
+    metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={_free_port()}"]
+    master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)
+    try:
+        master.wait_until(lambda: _ready(address, metadata), START_SECONDS, "does not answer")
+    except BaseException:
+        lost = master.process.poll() is not None
+        master.stop()
+        if lost and _answers_now(address):
+            _logger.warning("another mooncake_master was started at %s meanwhile and is used", address)
+            return None
+        raise
+    if master.process.poll() is not None:
+        # What answers is another's: only one can listen there.
+        return None
+    _started[address] = master
+    _logger.info("mooncake_master runs at %s, pid %d, log %s", address, master.process.pid, master.log_path)
+    return master
+
+
+def _ready(address: Address, metadata: Address | None) -> bool:
+    return _answers_now(address) and (metadata is None or metadata.listens())
+
+
+def _answers_now(address: Address) -> bool:
+    """One that is just starting may take the connection and not answer yet."""
+    with contextlib.suppress(RuntimeError):
+        return answers(address)
+    return False
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port

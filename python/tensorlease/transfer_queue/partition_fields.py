@@ -1,0 +1,56 @@
+"""Asks the controller which fields a partition has: the description of a batch names only those that all of its samples have."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import uuid
+from typing import Any
+
+from tensorlease.transfer_queue import released
+
+ANSWER_SECONDS = 30.0
+
+_logger = logging.getLogger("tensorlease")
+
+
+def of_partition(controller: Any, sender: str, partition: str) -> set[str]:
+    """Names of the fields that any sample of the partition has. Empty, and logged, where the controller does not answer."""
+    try:
+        metadata = _ask(controller, sender, partition)
+    # Clearing what the batch itself names is better than failing.
+    except Exception as error:
+        _logger.warning(
+            "the controller did not say which fields partition %r has (%s): fields that only some of the cleared samples have stay in the store",
+            partition,
+            error,
+        )
+        return set()
+    return set(metadata.field_names) if metadata is not None else set()
+
+
+def _ask(controller: Any, sender: str, partition: str) -> Any:
+    """The description of no key: it has every field, and no samples to send."""
+    zmq: Any = importlib.import_module("zmq")
+    theirs = released.load()
+    kinds = theirs.ZMQRequestType
+    request = theirs.ZMQMessage.create(
+        request_type=kinds.KV_RETRIEVE_META,
+        sender_id=sender,
+        receiver_id=controller.id,
+        body={"keys": [], "partition_id": partition, "create": False},
+    )
+    with zmq.Context() as context:
+        identity = f"{sender}-fields-{uuid.uuid4().hex[:8]}".encode()
+        socket = theirs.create_zmq_socket(context, zmq.DEALER, controller.ip, identity)
+        try:
+            socket.connect(controller.to_addr("request_handle_socket"))
+            socket.send_multipart(request.serialize())
+            if not socket.poll(ANSWER_SECONDS * 1000):
+                raise TimeoutError(f"no answer within {ANSWER_SECONDS:g} s")
+            answer = theirs.ZMQMessage.deserialize(socket.recv_multipart(copy=False))
+        finally:
+            socket.close(linger=0)
+    if answer.request_type != kinds.KV_RETRIEVE_META_RESPONSE:
+        raise RuntimeError(str(answer.body.get("message", answer.request_type)))
+    return answer.body["metadata"]

@@ -1,0 +1,191 @@
+"""What TransferQueue's configuration says, as a store URL and options of `tensorlease.open`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tensorlease._core import parse_bytes
+from tensorlease.errors import ConfigError
+from tensorlease.transfer_queue import released
+
+#: Where our own settings lie: `backend.MooncakeStore.tensorlease`.
+SECTION = "tensorlease"
+DELIVERIES = ("auto", "leased", "copied")
+#: Transports that a store of ours speaks. TransferQueue's client passes any other name on to Mooncake.
+PROTOCOLS = ("tcp", "rdma")
+
+SEGMENT_BYTES = 4 << 30
+LOCAL_BUFFER_BYTES = 1 << 30
+STAGING_MB = 1024
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Our own settings. Sizes are bytes, or text such as ``"2GiB"``."""
+
+    #: Bound of the memory that reads land in, in this process.
+    max_bytes: int | str = "1GiB"
+    #: Threads that run transfers.
+    readers: int = 4
+    #: How bytes reach the caller: `DELIVERIES`.
+    delivery: str = "auto"
+    #: True: what can't go the fast way is an error that names the reason.
+    strict: bool = False
+    #: True: columns come back dense where all rows agree.
+    dense: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Tuning:
+        """From the configuration of the backend.
+
+        :raises ConfigError: a name is unknown, or a value is wrong
+        """
+        section = config.get(SECTION)
+        if section is None:
+            return cls()
+        names = list(cls.__dataclass_fields__)
+        if not hasattr(section, "keys"):
+            raise ConfigError(f"backend.MooncakeStore.{SECTION} is {section!r}; give a section with {', '.join(names)}")
+        unknown = [name for name in section if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"backend.MooncakeStore.{SECTION} has no setting {', '.join(map(repr, unknown))}; allowed are {', '.join(names)}"
+            )
+        # None, an empty line in a YAML file, leaves the default.
+        tuning = cls(**{name: section[name] for name in section if section[name] is not None})
+        tuning._check()
+        return tuning
+
+    def _check(self) -> None:
+        if self.delivery not in DELIVERIES:
+            raise _wrong("delivery", self.delivery, " or ".join(map(repr, DELIVERIES)))
+        for name in ("strict", "dense"):
+            if not isinstance(getattr(self, name), bool):
+                raise _wrong(name, getattr(self, name), "true or false")
+
+    def budget(self) -> int:
+        """`max_bytes` as a number.
+
+        :raises ConfigError: it is none
+        """
+        if isinstance(self.max_bytes, int) and not isinstance(self.max_bytes, bool):
+            return self.max_bytes
+        return parse_bytes(str(self.max_bytes), f"backend.MooncakeStore.{SECTION}.max_bytes")
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `tensorlease.open`."""
+        return {
+            "max_bytes": self.max_bytes,
+            "readers": self.readers,
+            "delivery": self.delivery,
+            "strict": self.strict,
+        }
+
+
+@dataclass(frozen=True)
+class Backend:
+    """TransferQueue's own keys, read as its client reads them."""
+
+    master: str
+    metadata: str
+    hostname: str
+    segment_bytes: int
+    local_buffer_bytes: int
+    protocol: str
+    device: str
+    hard_pin: bool
+    use_gdr: bool
+    staging_mb: int
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Backend:
+        """From the configuration of the backend.
+
+        :raises ValueError: as TransferQueue's client; `ConfigError` for our own settings
+        """
+        protocol = str(config.get("protocol", "tcp"))
+        use_gdr = bool(config.get("use_gdr", False))
+        if use_gdr and protocol != "rdma":
+            raise ValueError(
+                f"use_gdr=True requires protocol='rdma', but got protocol='{protocol}'; set protocol: rdma, or use_gdr: false"
+            )
+        return cls(
+            master=_address(config, "master_server_address"),
+            metadata=metadata_url(_address(config, "metadata_server")),
+            hostname=str(config.get("local_hostname") or released.load().get_node_ip_address()),
+            segment_bytes=int(config.get("global_segment_size", SEGMENT_BYTES)),
+            local_buffer_bytes=int(config.get("local_buffer_size", LOCAL_BUFFER_BYTES)),
+            protocol=protocol,
+            device=str(config.get("device_name") or ""),
+            hard_pin=_hard_pin(config),
+            use_gdr=use_gdr,
+            staging_mb=int(config.get("gdr_staging_buffer_mb", STAGING_MB)),
+            tuning=Tuning.of(config),
+        )
+
+    def url(self) -> str:
+        """Of the store."""
+        options = {
+            "protocol": self.protocol,
+            "device": self.device,
+            "metadata": self.metadata,
+            "local_hostname": self.hostname,
+            "segment": self.segment_bytes,
+            "local_buffer": self.local_buffer_bytes,
+            "pin": "hard" if self.hard_pin else "none",
+        }
+        return f"mooncake://{self.master.rpartition('://')[2]}?{urlencode(options, quote_via=quote)}"
+
+
+def metadata_url(address: str) -> str:
+    """The metadata server's address as Mooncake wants it: `P2PHANDSHAKE`, etcd as it is, anything else over HTTP."""
+    if address.strip().upper() == "P2PHANDSHAKE":
+        return "P2PHANDSHAKE"
+    if address.startswith("etcd://"):
+        return address
+    url = address if address.startswith("http://") else f"http://{address}"
+    return url if url.endswith("/metadata") else f"{url}/metadata"
+
+
+def _address(config: Mapping[str, Any], name: str) -> str:
+    address = config.get(name)
+    if not isinstance(address, str):
+        raise ValueError(f"Missing or invalid '{name}' in config")
+    return address
+
+
+def _hard_pin(config: Mapping[str, Any]) -> bool:
+    """What is pinned is never evicted, so it can't be offloaded either."""
+    hard_pin = config.get("hard_pin")
+    if hard_pin is not None:
+        return bool(hard_pin)
+    offload = config.get("offload")
+    return not (offload is not None and bool(offload.get("enabled", False)))
+
+
+def _wrong(name: str, value: Any, allowed: str) -> ConfigError:
+    return ConfigError(f"backend.MooncakeStore.{SECTION}.{name} is {value!r}; give {allowed}")
+
+
+#: What `install(dense=...)` said in this process; None: the configuration decides.
+_dense: bool | None = None
+
+
+def dense_columns(tuning: Tuning) -> bool:
+    """Do columns come back dense where all rows agree?"""
+    return tuning.dense if _dense is None else _dense
+
+
+def set_dense(dense: bool | None) -> None:
+    """Overrides the configuration in this process.
+
+    :raises ConfigError: it is neither True, False nor None
+    """
+    global _dense
+    if dense not in (True, False, None):
+        raise ConfigError(f"dense is {dense!r}; give True, False, or None to leave it to the configuration")
+    _dense = dense
