@@ -89,7 +89,10 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--max-bytes", type=size, default=1 << 30, metavar="SIZE", help="budget of the store (default 1GiB)"
     )
     doctor.add_argument(
-        "--metrics-port", type=whole(1, 65535), metavar="PORT", help="of the Mooncake master, to learn how much memory is free"
+        "--metrics-port",
+        type=whole(1, 65535),
+        metavar="PORT",
+        help="of the Mooncake master, to learn how much memory is free",
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(run=_run_doctor)
