@@ -27,6 +27,9 @@ START_SECONDS = 10.0
 STOP_SECONDS = 5.0
 #: How many lines of a process's log an error shows.
 _LOG_LINES = 8
+#: First byte of every message of the master's protocol; a request for function 0, which no master has, is this and 19 zeros.
+MASTER_MAGIC = b"\x15"
+NO_SUCH_FUNCTION = MASTER_MAGIC + bytes(19)
 INSTALL = "pip install mooncake-transfer-engine-non-cuda (or mooncake-transfer-engine)"
 
 
@@ -99,7 +102,7 @@ class Master:
 
     def stop(self) -> None:
         """Ends it, by its pid. Idempotent."""
-        _end(self.process)
+        end_process(self.process)
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -177,7 +180,7 @@ class SegmentOwner:
                 self.process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_SECONDS)
-        _end(self.process)
+        end_process(self.process)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -208,7 +211,8 @@ def native_messages_aside() -> Iterator[None]:
             os.dup2(own.fileno(), 2)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ends it in order, or by force after 5 s. Idempotent."""
     if process.poll() is not None:
         return
     # A stopped process takes no SIGTERM before it goes on.

@@ -18,15 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorlease as tl
+from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION
 
 Values = dict[str, Any]
 
 #: Its number is the same on every architecture that this package has wheels for.
 _IO_URING_SETUP = 425
 _IO_URING_PARAMS_BYTES = 120
-#: First byte of every message of the master's protocol; a request for function 0 is this and 19 zeros.
-_MAGIC = b"\x15"
-_NO_SUCH_FUNCTION = _MAGIC + bytes(19)
 #: What an object of a trial holds: long enough to be a real transfer.
 TRIAL_OBJECT_BYTES = 1 << 20
 TRIAL_MAX_BYTES = "16MiB"
@@ -138,8 +136,8 @@ def master(host: str, port: int, seconds: float) -> Values:
             stream.settimeout(left)
             try:
                 stream.connect(address)
-                stream.sendall(_NO_SUCH_FUNCTION)
-                if stream.recv(1) == _MAGIC:
+                stream.sendall(NO_SUCH_FUNCTION)
+                if stream.recv(1) == MASTER_MAGIC:
                     return {"error": None}
                 last = "what listens there is no Mooncake master"
             except TimeoutError:

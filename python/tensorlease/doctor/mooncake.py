@@ -20,8 +20,6 @@ _INSTALL = "pip install mooncake-transfer-engine-non-cuda  # or mooncake-transfe
 _TESTED = "0.3.13.post1"
 _FIRST_WITH_POOL = (0, 3, 12)
 _QUEUE_VARIABLE = "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"
-#: Behind a name or an address.
-_PORT = re.compile(r"(?<=[^:]):\d+$")
 #: Four readers with calls of 1,024 keys.
 _QUEUE_LEAST = 4096
 
@@ -155,7 +153,7 @@ def master(target: Target, answer: Outcome) -> Finding:
 
 def hostname(target: Target) -> list[Finding]:
     """Can the name by which others are to reach this process be resolved?"""
-    name = _PORT.sub("", target.options.get("local_hostname", "")).strip("[]")
+    name = target.local_hostname.strip("[]")
     if not name:
         return []
     try:

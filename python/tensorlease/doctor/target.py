@@ -75,6 +75,11 @@ class Target:
         """Is the master on this machine?"""
         return self.master()[0] in ("127.0.0.1", "localhost", "::1")
 
+    @property
+    def local_hostname(self) -> str:
+        """By which others are to reach its process, without a port; nothing where the URL does not say."""
+        return _PORT.sub("", self.options.get("local_hostname", ""))
+
     def master(self) -> tuple[str, int]:
         """Its host and its port.
 
@@ -90,14 +95,13 @@ class Target:
         if not self.is_mooncake:
             return self._with(self.options, faults=None)
         local_buffer = min(self.local_buffer_bytes, TRIAL_LOCAL_BUFFER_BYTES)
-        hostname = _PORT.sub("", self.options.get("local_hostname", "")) or None
         return self._with(
             self.options,
             faults=None,
             segment=None,
             local_buffer=str(local_buffer),
             pin="none",
-            local_hostname=hostname,
+            local_hostname=self.local_hostname or None,
         )
 
     def segment_url(self, size: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION
 from tensorlease.transfer_queue.own_process import OwnProcess
 
 START_SECONDS = 30.0
@@ -16,10 +17,6 @@ START_SECONDS = 30.0
 ANSWER_SECONDS = 2.0
 #: Where a master serves its metrics unless it is told.
 METRICS_PORT = 9003
-#: First byte of every message of the master's protocol.
-_MAGIC = b"\x15"
-#: A request for a function that no master has.
-_NO_SUCH_FUNCTION = _MAGIC + bytes(19)
 
 _logger = logging.getLogger("tensorlease")
 
@@ -73,7 +70,7 @@ def answers(address: Address) -> bool:
         return False
     with connection:
         try:
-            connection.sendall(_NO_SUCH_FUNCTION)
+            connection.sendall(NO_SUCH_FUNCTION)
             first = connection.recv(1)
         except TimeoutError:
             raise RuntimeError(
@@ -81,7 +78,7 @@ def answers(address: Address) -> bool:
             ) from None
         except OSError:
             first = b""
-    if first != _MAGIC:
+    if first != MASTER_MAGIC:
         raise RuntimeError(f"what listens at {address} is no mooncake_master; configure another master_server_address")
     return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -13,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from tensorlease.errors import ConfigError
-from tensorlease.mooncake_cluster import INSTALL, master_binary
+from tensorlease.mooncake_cluster import INSTALL, end_process, master_binary
 
-STOP_SECONDS = 5.0
 PAUSE_SECONDS = 0.05
 #: Characters of a log's end that an error shows.
 LOG_TAIL = 2000
@@ -100,13 +98,5 @@ def _found(program: str) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner or process.poll() is not None:
-        return
-    # A stopped process takes no SIGTERM before it goes on.
-    process.send_signal(signal.SIGCONT)
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if os.getpid() == owner:
+        end_process(process)
