@@ -274,7 +274,7 @@ fn options(random: &mut Random, claims: &Claims, base: Base) -> Options {
             Delivery::RegisterPerCall,
         ]),
         strict: random.one_in(6),
-        namespace: random.pick(&["", "job/", "ö"]).to_owned(),
+        namespace: random.pick(&["", "job/", "ö/"]).to_owned(),
         prewarm_bytes: if random.one_in(4) { max_bytes } else { 0 },
         batch_keys: random.pick(&[1, 2, 400]),
         retries: random.pick(&[0, 1, 1, 2, 2, 3]),
