@@ -90,17 +90,20 @@ fn by_loan(items: &Arc<Items>, transfers: Vec<Transfer>, limits: LoanLimits, div
     lens.into_iter().map(group).collect()
 }
 
-/// How many transfers each group has: ranges of one object follow one another, and no call may name a key twice.
+/// How many transfers each group has: no call may name a key twice, as ranges of one object do. What is tried again comes in any order.
 pub(super) fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
-    let same_key = |pair: &[Transfer]| pair[0].item == pair[1].item;
     let mut lens = Vec::with_capacity(ranges.len());
     for range in ranges {
         let mut start = range.start;
-        for (at, pair) in transfers[range.clone()].windows(2).enumerate() {
-            let next = range.start + at + 1;
-            if same_key(pair) {
-                lens.push(next - start);
-                start = next;
+        let mut parted = false;
+        for at in range.clone() {
+            // Of two ranges of one object at least one does not begin where the object does; a call has few such.
+            parted |= 0 < transfers[at].object_offset;
+            let same_key = |earlier: &Transfer| earlier.item == transfers[at].item;
+            if parted && transfers[start..at].iter().any(same_key) {
+                lens.push(at - start);
+                start = at;
+                parted = 0 < transfers[at].object_offset;
             }
         }
         lens.push(range.end - start);
@@ -175,5 +178,33 @@ impl Core {
         } else {
             share - share / 8
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges_of(parts: &[(u32, u64)]) -> Vec<Transfer> {
+        let transfer = |(item, object_offset): &(u32, u64)| Transfer {
+            item: *item,
+            unit: *item,
+            ground: Ground::Gone,
+            ground_offset: 0,
+            object_offset: *object_offset,
+            len: 1,
+        };
+        parts.iter().map(transfer).collect()
+    }
+
+    #[test]
+    fn no_group_names_a_key_twice_in_whatever_order_its_ranges_come() {
+        let lens = |parts: &[(u32, u64)]| group_lens(std::slice::from_ref(&(0..parts.len())), &ranges_of(parts));
+        assert_eq!(lens(&[(0, 0), (1, 0), (2, 0)]), [3]);
+        assert_eq!(lens(&[(0, 0), (1, 0), (1, 1), (2, 0)]), [2, 2]);
+        assert_eq!(lens(&[(1, 0), (0, 0), (1, 1), (2, 0)]), [2, 2]);
+        assert_eq!(lens(&[(1, 1), (0, 0), (1, 0), (0, 1), (1, 2)]), [2, 2, 1]);
+        let two_groups = group_lens(&[0..2, 2..4], &ranges_of(&[(1, 0), (0, 0), (1, 1), (2, 0)]));
+        assert_eq!(two_groups, [2, 2]);
     }
 }
