@@ -10,6 +10,7 @@ mod loans;
 mod own_segment;
 mod registrations;
 mod settings;
+mod turns;
 
 use engine::Mooncake;
 use pyo3::{prelude::*, types::PyWeakrefReference};

@@ -25,6 +25,20 @@ pub(crate) trait EngineCall: Send + 'static {
     fn bytes(&self) -> u64;
 }
 
+/// A call that moves less than this does not gain from being cut for more readers; also where non-temporal copies begin.
+const CALL_BYTES_MIN: u64 = 8 << 20;
+/// From this mean size on it is for the engine to say.
+const LARGE_OBJECT_BYTES: u64 = 1 << 20;
+
+/// The least that a call is worth cutting to, where these objects are moved.
+pub(crate) fn bytes_min(core: &Core, objects: usize, bytes: u64) -> u64 {
+    if bytes / (objects as u64).max(1) < LARGE_OBJECT_BYTES {
+        CALL_BYTES_MIN
+    } else {
+        core.capabilities.large_call_bytes_min.max(CALL_BYTES_MIN)
+    }
+}
+
 /// A single call below this size is run by the caller itself where the engine is prompt: a hand-over costs more.
 const INLINE_BYTES_MAX: u64 = 1 << 20;
 

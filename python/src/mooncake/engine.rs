@@ -7,6 +7,7 @@ use super::{
     own_segment::OwnSegment,
     registrations::Registrations,
     settings::{Protocol, Settings},
+    turns::{LargeCalls, Turn},
 };
 use pyo3::{prelude::*, types::PyWeakrefReference};
 use std::{
@@ -31,6 +32,10 @@ const BATCH_BYTES_MAX: u64 = 1 << 30;
 const REGISTRATION_BYTES_MAX: u64 = 7 << 29;
 /// More readers gain nothing: one thread of Mooncake moves the bytes.
 const READERS_WORTH: usize = 4;
+/// More where one call at a time is enough for the transport.
+const LARGE_CALL_BYTES_MIN: u64 = 256 << 20;
+/// Elsewhere: from here on a copy streams past the cache, and another reader helps.
+const LARGE_COPY_BYTES_MIN: u64 = 8 << 20;
 
 /// Mooncake Store, seen from this process.
 pub(super) struct Mooncake {
@@ -40,6 +45,8 @@ pub(super) struct Mooncake {
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
     registrations: Mutex<Registrations>,
+    /// For calls over TCP.
+    large_calls: Option<LargeCalls>,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
@@ -80,6 +87,8 @@ impl Mooncake {
         let unused = settings.store_pool.is_some() && !registers;
         let unused = unused
             .then(|| "pool=store not used over TCP, where registering costs nothing (force=1 uses it)".to_owned());
+        let alone = settings.segment_bytes == 0;
+        let large_calls = (settings.protocol == Protocol::Tcp).then(|| LargeCalls::new(alone));
         Ok(Self {
             capabilities: Capabilities {
                 name: "mooncake",
@@ -92,6 +101,11 @@ impl Mooncake {
                 batch_keys_max: BATCH_KEYS_MAX,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 readers_worth: READERS_WORTH,
+                large_call_bytes_min: if alone && large_calls.is_some() {
+                    LARGE_CALL_BYTES_MIN
+                } else {
+                    LARGE_COPY_BYTES_MIN
+                },
                 ranges: true,
                 atomic_replace: false,
                 evicts: true,
@@ -107,6 +121,7 @@ impl Mooncake {
                 .flatten()
                 .reduce(|one, other| format!("{one}, {other}")),
             registrations: Mutex::default(),
+            large_calls,
             open: RwLock::new(true),
             counters: Counters::default(),
         })
@@ -135,6 +150,13 @@ impl Mooncake {
         !self.requires() || self.registrations().contains(addr, len)
     }
 
+    /// The turn of a call that has to wait for one.
+    fn turn<'a>(&'a self, transfers: &[Transfer<'_>], take: fn(&'a LargeCalls) -> Turn<'a>) -> Option<Turn<'a>> {
+        let bytes = transfers.iter().map(|transfer| transfer.len).sum();
+        let large_calls = self.large_calls.as_ref()?;
+        LargeCalls::includes(transfers.len(), bytes).then(|| take(large_calls))
+    }
+
     /// Whole objects: what lies in this process is copied here, the rest comes in one call.
     fn read_whole(&self, reads: &[&ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         let Some(own_segment) = &self.own_segment else {
@@ -160,6 +182,7 @@ impl Mooncake {
             .iter()
             .map(|read| transfer(read.key, read.target.region()))
             .collect();
+        let _turn = self.turn(&transfers, LargeCalls::read);
         let started = Instant::now();
         let codes = match self.calls.get_into(&transfers) {
             Ok(codes) => codes,
@@ -323,6 +346,7 @@ impl Mooncake {
             len: write.segments[0].len(),
         };
         let transfers: Vec<Transfer<'_>> = writes.iter().map(|write| transfer(write.key, region(write))).collect();
+        let _turn = self.turn(&transfers, LargeCalls::write);
         let started = Instant::now();
         match self.calls.upsert_from(&transfers) {
             Ok(codes) => {

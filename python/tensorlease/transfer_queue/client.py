@@ -53,7 +53,7 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
         _theirs.client_base.__init__(self, config)
         self._take_over(backend)
         with as_raised_there():
-            self._use = StoreUse(backend.url(), backend.tuning.options())
+            self._use = StoreUse(backend.url(), backend.tuning.options(backend.protocol))
 
     def _take_over(self, backend: Backend) -> None:
         """The attributes that TransferQueue's own constructor makes."""
@@ -75,9 +75,9 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
 
     @property
     def _store(self) -> Any:
-        """Mooncake's own client object, for TransferQueue's code and for whoever overrides it."""
+        """Mooncake's own client object, for TransferQueue's code and for whoever overrides it. None once the client is closed."""
         if self._use is not None:
-            return self._use.store._core._mooncake_client()
+            return None if self._use.closed else self._use.store._core._mooncake_client()
         try:
             return self.__dict__["_released_store"]
         except KeyError:
@@ -180,17 +180,18 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
                 )
 
     def close(self) -> None:
-        """Ends this client's use of the store. Idempotent."""
-        use, self._use = self._use, None
-        if use is None:
+        """Ends this client's use of the store; later calls raise `StorageClosed`. Idempotent."""
+        if self._use is None:
             super().close()
-            return
-        self._store = None
-        use.close()
+        else:
+            self._use.close()
 
     def stats(self) -> dict[str, float]:
         """Counters of the store that this client shares with the others of its process; empty where all is left to TransferQueue's own code."""
-        return {} if self._use is None else self._use.store.stats()
+        if self._use is None:
+            return {}
+        with as_raised_there():
+            return self._use.store.stats()
 
     # ---- what the manager of this package calls -----------------------------------------------------------------------------
 

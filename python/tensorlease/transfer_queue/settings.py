@@ -16,6 +16,9 @@ SECTION = "tensorlease"
 DELIVERIES = ("auto", "leased", "copied")
 #: Transports that a store of ours speaks. TransferQueue's client passes any other name on to Mooncake.
 PROTOCOLS = ("tcp", "rdma")
+#: Transports that move bytes to registered memory only.
+REGISTERING = ("rdma",)
+READERS_MAX = 256
 
 SEGMENT_BYTES = 4 << 30
 LOCAL_BUFFER_BYTES = 1 << 30
@@ -28,6 +31,9 @@ class Tuning:
 
     #: Bound of the memory that reads land in, in this process.
     max_bytes: int | str = "1GiB"
+    #: How much of it is made, and registered, when the client is made; None: all of it where the transport needs registered memory, so
+    #: that no put or get registers anything, and else nothing.
+    prewarm: int | str | None = None
     #: Threads that run transfers.
     readers: int = 4
     #: How bytes reach the caller: `DELIVERIES`.
@@ -65,20 +71,29 @@ class Tuning:
         for name in ("strict", "dense"):
             if not isinstance(getattr(self, name), bool):
                 raise _wrong(name, getattr(self, name), "true or false")
+        if not _is_number(self.readers) or not 1 <= self.readers <= READERS_MAX:
+            raise _wrong("readers", self.readers, f"a number from 1 to {READERS_MAX}")
+        if self.budget() < 1:
+            raise _wrong("max_bytes", self.max_bytes, "more than 0 bytes")
+        if self.prewarm is not None and not 0 <= _bytes("prewarm", self.prewarm) <= self.budget():
+            raise _wrong("prewarm", self.prewarm, f"at most max_bytes, which is {self.max_bytes}")
 
     def budget(self) -> int:
         """`max_bytes` as a number.
 
         :raises ConfigError: it is none
         """
-        if isinstance(self.max_bytes, int) and not isinstance(self.max_bytes, bool):
-            return self.max_bytes
-        return parse_bytes(str(self.max_bytes), f"backend.MooncakeStore.{SECTION}.max_bytes")
+        return _bytes("max_bytes", self.max_bytes)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of `tensorlease.open`."""
+    def options(self, protocol: str) -> dict[str, Any]:
+        """Arguments of `tensorlease.open`, for a store of this transport."""
+        if self.prewarm is not None:
+            prewarm = _bytes("prewarm", self.prewarm)
+        else:
+            prewarm = self.budget() if protocol in REGISTERING else 0
         return {
-            "max_bytes": self.max_bytes,
+            "max_bytes": self.budget(),
+            "prewarm": prewarm,
             "readers": self.readers,
             "delivery": self.delivery,
             "strict": self.strict,
@@ -165,6 +180,15 @@ def _hard_pin(config: Mapping[str, Any]) -> bool:
         return bool(hard_pin)
     offload = config.get("offload")
     return not (offload is not None and bool(offload.get("enabled", False)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _bytes(name: str, value: Any) -> int:
+    """Of one of our settings: bytes, or text."""
+    return value if _is_number(value) else parse_bytes(str(value), f"backend.MooncakeStore.{SECTION}.{name}")
 
 
 def _wrong(name: str, value: Any, allowed: str) -> ConfigError:

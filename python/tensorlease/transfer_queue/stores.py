@@ -1,4 +1,4 @@
-"""The store of this process: clients with the same settings share it, and a forked child opens one of its own."""
+"""The store of this process: clients with the same settings share it, and none of it is used in a forked child."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 import tensorlease
-from tensorlease.errors import EngineUnavailable, Error
+from tensorlease.errors import Closed, EngineUnavailable, Error
 from tensorlease.store import Store
 
 _Key = tuple[str, tuple[tuple[str, Any], ...]]
@@ -39,45 +39,54 @@ _is_stranded = False
 class StoreUse:
     """One client's use of the store of `url` and `options`; the last one that ends closes the store.
 
-    :raises ConfigError, EngineUnavailable: as `tensorlease.open`; `EngineUnavailable` also in a process that was forked from one with a store
+    :raises ConfigError: as `tensorlease.open`
+    :raises EngineUnavailable: as `tensorlease.open`, and in a process that was forked from one that had a store
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        self._key: _Key = (url, tuple(sorted(options.items())))
-        self._process = -1
-        self._take()
-
-    def _take(self) -> None:
         global _was_opened
-        url, options = self._key
+        key: _Key = (url, tuple(sorted(options.items())))
         if _is_stranded:
-            raise EngineUnavailable(
-                "this process was forked from one that uses Mooncake, and Mooncake does not survive a fork: start it with spawn, for a "
-                'DataLoader multiprocessing_context="spawn" and worker_init_fn=tensorlease.transfer_queue.setup_worker'
-            )
+            raise _stranded()
         with _lock:
-            opened = _opened.get(self._key)
+            opened = _opened.get(key)
             if opened is None or opened.store.closed:
                 _was_opened = True
-                opened = _opened[self._key] = _Opened(tensorlease.open(url, **dict(options)))
+                opened = _opened[key] = _Opened(tensorlease.open(url, **options))
             opened.users += 1
             self._store = opened.store
             self._process = os.getpid()
             # Also at the end of the interpreter, with more patience than the store has then: a segment takes seconds to go in order.
-            self._finalizer = weakref.finalize(self, _give_back, self._key, self._process)
+            self._finalizer = weakref.finalize(self, _give_back, key, self._process)
 
     @property
     def store(self) -> Store:
-        """The store; opened again where this process was forked from the one that opened it."""
+        """The store.
+
+        :raises EngineUnavailable: this process was forked from the one that opened it
+        :raises Closed: this use has ended
+        """
         if self._process != os.getpid():
-            with _lock:
-                if self._process != os.getpid():
-                    self._take()
+            raise _stranded()
+        if self.closed:
+            raise Closed("the client is closed; make a new one")
         return self._store
+
+    @property
+    def closed(self) -> bool:
+        """Has this use ended? The store may have other users."""
+        return not self._finalizer.alive
 
     def close(self) -> None:
         """Ends this use. Idempotent."""
         self._finalizer()
+
+
+def _stranded() -> EngineUnavailable:
+    return EngineUnavailable(
+        "this process was forked from one that uses Mooncake, and Mooncake does not survive a fork: start it with spawn, for a "
+        'DataLoader multiprocessing_context="spawn" and worker_init_fn=tensorlease.transfer_queue.setup_worker'
+    )
 
 
 def _give_back(key: _Key, process: int) -> None:

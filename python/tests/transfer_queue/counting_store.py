@@ -1,4 +1,4 @@
-"""Mooncake's own client object, watched: how often each call is made, whoever makes it, and a gate in front of its reads."""
+"""Mooncake's own client object, watched: how often each call is made, whoever makes it, and a gate in front of its reads and removals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest import mock
 
 import mooncake.store
 
-#: Read calls wait here for at most so long.
+#: Calls wait there for at most so long.
 GATE_SECONDS = 5.0
 
 
@@ -22,9 +22,9 @@ class CountingStore(mooncake.store.MooncakeDistributedStore):  # type: ignore[mi
     calls: ClassVar[Counter[str]] = Counter()
     #: How often each key was asked for.
     asked: ClassVar[Counter[str]] = Counter()
-    #: While it is set, a read waits for it.
+    #: While it is set, a read or a removal waits for it.
     gate: ClassVar[threading.Event | None] = None
-    #: Whether each read that waited was let through in time.
+    #: Whether each call that waited was let through in time.
     let_through: ClassVar[list[bool]] = []
 
     def register_buffer(self, address: int, size: int) -> int:
@@ -51,6 +51,11 @@ class CountingStore(mooncake.store.MooncakeDistributedStore):  # type: ignore[mi
         codes: list[int] = super().batch_upsert_from(keys, addresses, sizes, config)
         return codes
 
+    def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
+        self._wait_at_the_gate()
+        codes: list[int] = super().batch_remove(keys, force)
+        return codes
+
     def _wait_at_the_gate(self) -> None:
         if CountingStore.gate is not None:
             CountingStore.let_through.append(CountingStore.gate.wait(GATE_SECONDS))
@@ -70,7 +75,7 @@ def counting() -> Iterator[type[CountingStore]]:
 
 @contextmanager
 def gated(gate: threading.Event) -> Iterator[list[bool]]:
-    """Reads of watched stores wait for `gate` meanwhile; says of each whether it opened in time."""
+    """Reads and removals of watched stores wait for `gate` meanwhile; says of each whether it opened in time."""
     CountingStore.let_through.clear()
     CountingStore.gate = gate
     try:

@@ -14,7 +14,7 @@ import torch
 import transfer_queue as tq
 from counting_store import gated
 from described import describe, rows_of
-from kinds import BY_ROW, KINDS, LENGTHS, ROWS, batch
+from kinds import BY_ROW, KINDS, LENGTHS, NOT_RELEASED, ROWS, batch
 from queue_ways import KEYS, Actors, AsyncKv, LowLevel, SyncKv, Way, storage_client_name
 from tensordict import NonTensorStack, TensorDict
 from transfer_queue import StreamingDataLoader, StreamingDataset
@@ -22,6 +22,8 @@ from transfer_queue.dataloader.streaming_dataset import default_fetch_batch_fn
 
 #: Long enough for a read to have begun; nothing fails when it has not.
 BEGUN_SECONDS = 0.2
+OURS_TO_RELEASED, RELEASED_TO_OURS = "ours to released", "released to ours"
+DIRECTIONS = (OURS_TO_RELEASED, RELEASED_TO_OURS)
 #: Each case takes the job and returns what the tests compare.
 Case = Callable[["Job"], Any]
 
@@ -34,6 +36,7 @@ class Job:
         self._master_address = master_address
         self._raw: Any = None
         self._actors: Actors | None = None
+        self._mixed: dict[str, Actors] = {}
         self._streams: dict[str, str] = {}
 
     @property
@@ -42,6 +45,13 @@ class Job:
         if self._actors is None:
             self._actors = Actors()
         return self._actors
+
+    def mixed(self, direction: str) -> Actors:
+        """Actors of which only one has our client; made when a case first needs them."""
+        if direction not in self._mixed:
+            writes = direction == OURS_TO_RELEASED
+            self._mixed[direction] = Actors(producer_switched=writes, consumer_switched=not writes)
+        return self._mixed[direction]
 
     def streams(self) -> dict[str, str]:
         """A partition for each loader, of rows whose sums are 0, 50, 100 and so on.
@@ -124,6 +134,19 @@ def _matrix() -> dict[str, Case]:
     return cases
 
 
+def _mixed_matrix() -> dict[str, Case]:
+    """A job of which some processes have our client and others the released one, for what both can do."""
+    cases: dict[str, Case] = {}
+    for direction in DIRECTIONS:
+        cases[f"{direction}/clients"] = lambda job, direction=direction: job.mixed(direction).clients()
+        for kind in KINDS.keys() - NOT_RELEASED:
+            case = f"{direction}/{kind}"
+            cases[case] = lambda job, direction=direction, kind=kind, case=case: round_trip(
+                job, job.mixed(direction), kind, case
+            )
+    return cases
+
+
 # ---- one by one ------------------------------------------------------------------------------------------------------------------
 
 
@@ -166,15 +189,29 @@ def clearing_a_key_without_fields(_: Job) -> Any:
 
 
 def reading_a_row_that_is_gone(job: Job) -> Any:
-    """Somebody has removed one of the objects: is it TransferQueue's own error, and what does it say?"""
-    partition = "gone"
+    """Somebody has removed one of the objects: is it TransferQueue's own error, and does it name the key?"""
+    key = _with_a_row_that_is_gone(job, "gone")
+    return _said_of(lambda: tq.kv_batch_get(KEYS, "gone"), key)
+
+
+def reading_a_row_that_is_gone_in_an_actor(job: Job) -> Any:
+    """The same of an error that crosses to this process through Ray."""
+    key = _with_a_row_that_is_gone(job, "gone for an actor")
+    return _said_of(lambda: ray.get(job.actors.get("gone for an actor")), key)
+
+
+def _with_a_row_that_is_gone(job: Job, partition: str) -> str:
     tq.kv_batch_put(KEYS, partition, fields=TensorDict({"x": torch.ones(ROWS, 8)}, batch_size=[ROWS]))
     numbers = list(tq.get_client().kv_retrieve_meta(KEYS, partition).global_indexes)
     assert job.raw.batch_remove([f"{numbers[1]}@x"], force=True) == [0]
+    return f"{numbers[1]}@x"
+
+
+def _said_of(read: Callable[[], Any], key: str) -> Any:
     try:
-        tq.kv_batch_get(KEYS, partition)
+        read()
     except Exception as error:
-        return isinstance(error, tq.StorageKeyNotFoundError), f"{numbers[1]}@x" in str(error)
+        return isinstance(error, tq.StorageKeyNotFoundError), key in str(error)
     return "no error"
 
 
@@ -194,6 +231,26 @@ def loop_while_reading(_: Job) -> Any:
     with gated(gate) as let_through:
         asyncio.run(both())
         return list(let_through)
+
+
+def loop_while_clearing(_: Job) -> Any:
+    """The same while objects are removed."""
+    partition = "loop of a clear"
+    tq.kv_batch_put(KEYS, partition, fields=TensorDict({"x": torch.ones(ROWS, 8)}, batch_size=[ROWS]))
+    client, gate = tq.get_client(), threading.Event()
+    meta = client.kv_retrieve_meta(KEYS, partition)
+
+    async def both() -> None:
+        clearing = asyncio.ensure_future(client.storage_manager.clear_data(meta))
+        await asyncio.sleep(BEGUN_SECONDS)
+        gate.set()
+        await clearing
+
+    with gated(gate) as let_through:
+        asyncio.run(both())
+    found = list(let_through)
+    tq.kv_clear(KEYS, partition)
+    return found
 
 
 def values_of_two_reads(_: Job) -> Any:
@@ -315,14 +372,17 @@ CASES: dict[str, Case] = {
     "clearing a key without fields": clearing_a_key_without_fields,
     "reading a row that is gone": reading_a_row_that_is_gone,
     "loop while reading": loop_while_reading,
+    "loop while clearing": loop_while_clearing,
     "values of two reads": values_of_two_reads,
     "streamed in this process": streamed_here,
     "streamed by a forked worker": streamed_by_a_forked_worker,
 }
 #: Cases for our client alone: the released one lacks what they ask for, or hangs.
 OURS_ALONE: dict[str, Case] = {
+    **_mixed_matrix(),
     "dense columns": dense_columns,
     "copied by a read": copied_by_a_read,
+    "reading a row that is gone in an actor": reading_a_row_that_is_gone_in_an_actor,
     "streamed by a spawned worker": streamed_by_a_spawned_worker,
     "streamed after the client was used": streamed_after_the_client_was_used,
 }

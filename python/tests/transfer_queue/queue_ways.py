@@ -91,11 +91,15 @@ class LowLevel:
 
 
 class Actors:
-    """A process that writes and another one that reads."""
+    """A process that writes and another one that reads.
 
-    def __init__(self) -> None:
-        self._producer = Worker.remote()
-        self._consumer = Worker.remote()
+    :param producer_switched: False: it stays on TransferQueue's own client, also in a job that tensorlease.transfer_queue switches
+    :param consumer_switched: the same of the one that reads
+    """
+
+    def __init__(self, *, producer_switched: bool = True, consumer_switched: bool = True) -> None:
+        self._producer = _worker(producer_switched)
+        self._consumer = _worker(consumer_switched)
 
     def put(self, partition: str, batch: TensorDict, by_row: bool) -> list[int]:
         found: list[int] = ray.get(self._producer.put.remote(partition, batch, by_row))
@@ -134,6 +138,12 @@ class Worker:
 
     def client(self) -> str:
         return storage_client_name()
+
+
+def _worker(switched: bool) -> Any:
+    if switched:
+        return Worker.remote()
+    return Worker.options(runtime_env={"env_vars": {"TENSORLEASE_TRANSFER_QUEUE": "0"}}).remote()
 
 
 def storage_client_name() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 
 from tensorlease.mooncake_cluster import HOST
 from tensorlease.transfer_queue import initialize_mooncake_storage
+from tensorlease.transfer_queue import master as master_module
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -107,6 +109,94 @@ def test_a_job_starts_the_master_that_is_missing_and_ends_it(ray_address: str) -
     assert not answers(metadata_port)
 
 
+@pytest.fixture
+def own_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the logs of what is started lie; what still runs at the end of the test is ended."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = dict(master_module._started)
+    yield tmp_path
+    for address in master_module._started.keys() - before.keys():
+        master_module._started.pop(address).stop()
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_a_process_that_starts_a_second_job_uses_the_master_that_it_has_started() -> None:
+    port = free_port()
+    first = initialize_mooncake_storage(configuration(f"{HOST}:{port}"))
+    assert initialize_mooncake_storage(configuration(f"{HOST}:{port}")) is first
+    # As TransferQueue's `close` ends it.
+    first.terminate()
+    first.wait(20)
+    second = initialize_mooncake_storage(configuration(f"{HOST}:{port}"))
+    assert second is not first
+    assert answers(port)
+
+
+def test_a_forked_child_leaves_the_master_to_its_parent_and_it_ends_with_that(run_python: Any) -> None:
+    port = free_port()
+    code = f"""
+import multiprocessing
+from tensorlease.transfer_queue import master
+
+address = master.Address("127.0.0.1", {port})
+started = master.start(address, None, ["--rpc_address=127.0.0.1", "--rpc_port={port}"])
+
+def end():
+    assert master.own_at(address) is None
+    started.stop()
+
+child = multiprocessing.get_context("fork").Process(target=end)
+child.start()
+child.join()
+print("child", child.exitcode, "answers", address.listens())
+"""
+    assert run_python(code, torch=True).stdout.splitlines()[-1] == "child 0 answers True"
+    wait_until(lambda: not answers(port), "the master ends with the process that started it")
+
+
+def offload(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Settings of a small offload client."""
+    return {
+        "enabled": True,
+        "file_storage_path": str(folder / "offloaded"),
+        "client_port": free_port(),
+        "local_buffer_size_bytes": 64 << 20,
+        **settings,
+    }
+
+
+def test_with_offload_the_client_that_keeps_objects_on_disk_is_started_too(own_logs: Path) -> None:
+    port = free_port()
+    settings = {"local_hostname": HOST, "global_segment_size": 64 << 20, "offload": offload(own_logs)}
+    started = initialize_mooncake_storage(configuration(f"{HOST}:{port}", **settings))
+    try:
+        assert set(started) == {"master_process", "offload_client_process"}
+        assert [process.poll() for process in started.values()] == [None, None]
+    finally:
+        for process in started.values():
+            process.terminate()
+            process.wait(20)
+
+
+def test_an_offload_client_that_does_not_start_takes_the_master_with_it(own_logs: Path) -> None:
+    port = free_port()
+    settings = {"local_hostname": HOST, "global_segment_size": 100 << 40, "offload": offload(own_logs)}
+    with pytest.raises(RuntimeError, match="mooncake_client ended"):
+        initialize_mooncake_storage(configuration(f"{HOST}:{port}", **settings))
+    wait_until(lambda: not answers(port), "nobody is left to use the master")
+
+
+@pytest.mark.parametrize("name", ["eviction_high_watermark_ratio", "eviction_ratio"])
+@pytest.mark.parametrize("ratio", [0.0, 1.5])
+def test_an_offload_ratio_that_is_none_is_refused_before_anything_is_started(
+    tmp_path: Path, name: str, ratio: float
+) -> None:
+    port = free_port()
+    with pytest.raises(ValueError, match=name):
+        initialize_mooncake_storage(configuration(f"{HOST}:{port}", offload=offload(tmp_path, **{name: ratio})))
+    assert not answers(port)
+
+
 @pytest.mark.parametrize(
     ("master", "metadata", "setting"),
     [("nowhere", "P2PHANDSHAKE", "master_server_address"), (f"{HOST}:50051", "nowhere", "metadata_server")],
@@ -123,8 +213,3 @@ def test_without_auto_init_nothing_is_started() -> None:
     port = free_port()
     assert initialize_mooncake_storage(configuration(f"{HOST}:{port}", auto_init=False)) is None
     assert not answers(port)
-
-
-def test_a_wrong_setting_of_ours_is_found_before_a_worker_needs_it() -> None:
-    with pytest.raises(ValueError, match="no setting 'denser'"):
-        initialize_mooncake_storage(configuration(f"{HOST}:50051", auto_init=False, tensorlease={"denser": True}))

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from queue_rig import CLIENTS, OURS, RELEASED, opened_client, require_transfer_queue
+from queue_rig import CLIENTS, OURS, RELEASED, Outcomes, opened_client, require_transfer_queue
 
 require_transfer_queue()
 
 from described import describe
 from kinds import KINDS, NOT_RELEASED, single_values
+from queue_cases import DIRECTIONS, OURS_TO_RELEASED
 
 from tensorlease.mooncake_cluster import Master
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 #: What msgpack can't hold and pickle can. TransferQueue 0.1.9 can't either, so it is no kind of the matrix.
 PICKLED = "pickled"
@@ -61,6 +62,23 @@ def test_what_one_client_writes_another_reads(clients: dict[str, Any], writer: s
     assert meta == own_meta
     clients[reader].clear(keys, meta)
     clients[writer].clear(own, own_meta)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NOT_RELEASED])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_processes_of_one_job_with_different_clients_read_what_the_others_put(
+    outcomes: dict[str, Outcomes], direction: str, kind: str
+) -> None:
+    assert outcomes[OURS][f"{direction}/{kind}"].passed() == outcomes[RELEASED][f"actors/{kind}"].passed()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_each_process_of_such_a_job_has_the_client_that_it_was_told(
+    outcomes: dict[str, Outcomes], direction: str
+) -> None:
+    names = ["TensorleaseStoreClient", "MooncakeStoreClient"]
+    expected = names if direction == OURS_TO_RELEASED else names[::-1]
+    assert outcomes[OURS][f"{direction}/clients"].passed() == expected
 
 
 @pytest.mark.parametrize("kind", SHARED_KINDS)

@@ -100,11 +100,16 @@ def test_a_missing_key_is_transfer_queues_own_error(
 
 
 @on_both(released_fails_with=AssertionError, why="it asks for a missing key again and again")
-def test_a_missing_key_is_asked_for_once(clients: dict[str, Any], which: str, key: str) -> None:
+@pytest.mark.parametrize("dtype", [FLOATS, None], ids=["tensor", "packed value"])
+def test_a_missing_key_is_asked_for_once(
+    clients: dict[str, Any], which: str, key: str, dtype: torch.dtype | None
+) -> None:
     before = CountingStore.asked[key]
-    assert error_of(lambda: clients[which].get([key], [(4,)], [FLOATS])) is not None
+    meta = [None if dtype else {"packed_size": 18}]
+    error = error_of(lambda: clients[which].get([key], [(4,) if dtype else None], [dtype], meta))
     asked = CountingStore.asked[key] - before
-    assert asked in (0, 1, RELEASED_TRIES)
+    if error is None or asked not in (0, 1, RELEASED_TRIES):
+        raise CaseFailed(f"{error!r} after {asked} tries")
     assert asked <= 1
 
 
@@ -123,11 +128,28 @@ def test_a_batch_of_which_a_row_is_gone_is_transfer_queues_own_error(outcomes: d
     assert is_key_not_found
 
 
-@on_both(released_fails_with=AssertionError, why="get is called on the event loop itself")
-def test_the_event_loop_runs_while_bytes_move(outcomes: dict[str, Outcomes], which: str) -> None:
-    let_through = outcomes[which]["loop while reading"].passed()
-    assert let_through, "the read did not reach Mooncake"
+@on_both(released_fails_with=AssertionError, why="get and clear are called on the event loop itself")
+@pytest.mark.parametrize("meanwhile", ["loop while reading", "loop while clearing"])
+def test_the_event_loop_runs_while_bytes_move_and_objects_go(
+    outcomes: dict[str, Outcomes], which: str, meanwhile: str
+) -> None:
+    let_through = outcomes[which][meanwhile].passed()
+    if not let_through:
+        raise CaseFailed("nothing reached Mooncake")
     assert all(let_through)
+
+
+@on_both(released_fails_with=AssertionError, why="Mooncake fills the last of the two and says that it has filled both")
+def test_a_key_that_is_asked_for_twice_is_delivered_twice(clients: dict[str, Any], which: str, key: str) -> None:
+    # Random and kept, so that memory which nobody fills holds anything else.
+    value = torch.rand(1000)
+    clients[which].put([key], [value])
+    first, second = clients[which].get([key, key], [(1000,), (1000,)], [FLOATS, FLOATS])
+    if not torch.equal(second, value):
+        raise CaseFailed("the last one is wrong too")
+    assert torch.equal(first, value)
+    first.zero_()
+    assert torch.equal(second, value), "each has memory of its own"
 
 
 # ---- writes ----------------------------------------------------------------------------------------------------------------------

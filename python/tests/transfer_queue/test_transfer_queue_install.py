@@ -31,9 +31,9 @@ from transfer_queue.storage.clients.mooncake_client import MooncakeStoreClient
 from transfer_queue.storage.managers import MooncakeStorageManager
 from transfer_queue.storage.managers.base import StorageManagerFactory
 
-import tensorlease as tl
 import tensorlease.transfer_queue as plugin
 from tensorlease.mooncake_cluster import Master
+from tensorlease.transfer_queue import client as client_module
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -132,27 +132,6 @@ def test_the_setting_for_workers_keeps_what_the_job_has() -> None:
     assert base == {"env_vars": {"MINE": "1"}, "pip": ["numpy"]}
 
 
-def test_a_setting_that_does_not_exist_is_an_error_that_names_those_that_do(master: Master) -> None:
-    config = backend_config(master.address, tensorlease={"max_byte": "64MiB"})
-    with pytest.raises(tl.ConfigError, match="max_byte") as raised:
-        client_class(OURS)(config)
-    for name in ("max_bytes", "readers", "delivery", "strict", "dense"):
-        assert name in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [("metadata_server", "metadata_server"), ("master_server_address", "master_server_address")],
-)
-def test_a_configuration_without_an_address_is_refused_as_by_the_released_client(
-    master: Master, missing: str, message: str
-) -> None:
-    config = backend_config(master.address) | {missing: None}
-    errors = [error_of(lambda kind=kind: kind(config)) for kind in (MooncakeStoreClient, client_class(OURS))]
-    assert [type(error) for error in errors] == [ValueError, ValueError]
-    assert all(message in str(error) for error in errors)
-
-
 # ---- devices ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -162,11 +141,14 @@ def test_gpu_direct_needs_rdma_as_with_the_released_client(master: Master) -> No
     assert "rdma" in str(error)
 
 
-def test_gpu_direct_goes_to_the_released_path_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_gpu_direct_goes_to_the_released_path_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No GPU and no RDMA here: the store is a stand-in, and what the released path would do is only noted."""
     store = mock.MagicMock()
     store.return_value.setup.return_value = 0
     caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(client_module, "_logged", set())
     values, done = [torch.ones(3), torch.ones(2)], []
     with (
         mock.patch.object(mooncake_client, "MooncakeDistributedStore", store),
@@ -182,8 +164,7 @@ def test_gpu_direct_goes_to_the_released_path_and_the_log_says_so_once(caplog: p
             found = client.get(["0@x", "1@x"], [(3,), (2,)], [torch.float32] * 2, [None, None])
             assert all(map(torch.equal, found, values))
     assert done == ["put", "get", "put", "get"]
-    said = [record for record in caplog.records if "use_gdr" in record.getMessage()]
-    assert len(said) == 1
+    assert len(said(caplog, "use_gdr")) == 1
 
 
 class NpuTensor(torch.Tensor):
@@ -194,20 +175,33 @@ class NpuTensor(torch.Tensor):
         return SimpleNamespace(type="npu", index=0)
 
 
-def test_tensors_on_an_npu_go_to_the_released_path(master: Master, caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_on_an_npu_go_to_the_released_path_and_the_log_says_so_once(
+    master: Master, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_logged", set())
     caplog.set_level(logging.DEBUG)
     tensor = torch.arange(4.0).as_subclass(NpuTensor)
-    original, put = MooncakeStoreClient._put_tensors_thread_worker, []
+    original, put = MooncakeStoreClient.put, []
 
-    def noted(client: Any, keys: list[str], tensors: list[torch.Tensor]) -> None:
-        put.extend(keys)
-        original(client, keys, tensors)
+    def noted(client: Any, keys: list[str], values: list[Any]) -> Any:
+        put.append(keys)
+        return original(client, keys, values)
 
     with opened_client(OURS, master) as client:
         client.put(["host@x"], [torch.ones(4)])
-        with mock.patch.object(MooncakeStoreClient, "_put_tensors_thread_worker", noted):
+        assert not said(caplog, "accelerators")
+        with mock.patch.object(MooncakeStoreClient, "put", noted):
+            # Beside others in one call, and alone.
+            metas = client.put(["host@y", "npu@x", "text@z"], [torch.ones(3), tensor, "text"])
             client.put(["npu@x"], [tensor])
-        assert put == ["npu@x"]
+        assert put == [["npu@x"], ["npu@x"]]
+        assert [meta is None for meta in metas] == [True, True, False]
         (found,) = client.get(["npu@x"], [(4,)], [torch.float32])
         assert found.tolist() == [0.0, 1.0, 2.0, 3.0]
-        client.clear(["host@x", "npu@x"])
+        client.clear(["host@x", "npu@x", "host@y", "text@z"])
+    assert len(said(caplog, "accelerators")) == 1
+
+
+def said(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    """Messages with it."""
+    return [record.getMessage() for record in caplog.records if word in record.getMessage()]

@@ -13,13 +13,16 @@ from queue_rig import OURS, backend_config, client_class, opened_client, require
 
 require_transfer_queue()
 
+from transfer_queue.storage.clients.base import StorageClientFactory
 from transfer_queue.storage.clients.mooncake_client import MooncakeStoreClient
 
+import tensorlease.transfer_queue as plugin
 from tensorlease.mooncake_cluster import Master
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Each with whether it moves tensors, and whether it is a write.
+NAME = "MooncakeStoreClient"
+#: Each with what it moves.
 TENSORS, PACKED = {"tensors"}, {"packed"}
 BOTH = TENSORS | PACKED
 METHODS = {
@@ -102,6 +105,53 @@ def test_a_method_replaced_after_the_client_was_made_is_called(shared: Any, meth
     watched.calls.clear()
     round_trip(shared, "tensors", f"afterwards/{method}")
     assert not watched.calls
+
+
+@pytest.fixture
+def registry() -> Iterator[dict[str, Any]]:
+    """TransferQueue's clients by name, with nothing of ours; at the end of the test as before."""
+    was_installed = plugin.installed()
+    plugin.uninstall()
+    known: dict[str, Any] = StorageClientFactory._registry
+    before = known[NAME]
+    try:
+        yield known
+    finally:
+        plugin.uninstall()
+        known[NAME] = before
+        if was_installed:
+            plugin.install()
+
+
+def test_a_class_that_a_user_has_registered_is_kept_under_ours(
+    registry: dict[str, Any], master: Master, method: str, watched: Watched
+) -> None:
+    theirs = type("Theirs", (MooncakeStoreClient,), {method: watched.around(method)})
+    StorageClientFactory.register(NAME)(theirs)
+    plugin.install()
+    kind = registry[NAME]
+    assert issubclass(kind, client_class(OURS))
+    assert issubclass(kind, theirs)
+    client = kind(backend_config(master.address))
+    try:
+        assert_called(client, watched, method, "registered")
+    finally:
+        client.close()
+    plugin.uninstall()
+    assert registry[NAME] is theirs
+
+
+@pytest.mark.parametrize("method", ["__init__", "put", "get", "clear", "close"])
+def test_a_registered_class_that_changes_more_than_that_stays_and_a_warning_says_so(
+    registry: dict[str, Any], caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    theirs = type("Theirs", (MooncakeStoreClient,), {method: lambda *_, **__: None})
+    StorageClientFactory.register(NAME)(theirs)
+    plugin.install()
+    assert registry[NAME] is theirs
+    assert not plugin.installed()
+    assert "Theirs" in caplog.text
+    assert "tensorlease is not used" in caplog.text
 
 
 @pytest.fixture(scope="module")

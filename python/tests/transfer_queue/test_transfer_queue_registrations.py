@@ -44,23 +44,49 @@ def registering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TCP nothing needs to be registered: this asks for it all the same, as RDMA does."""
     url = settings.Backend.url
     monkeypatch.setattr(settings.Backend, "url", lambda backend: f"{url(backend)}&pool=store&force=1")
+    monkeypatch.setattr(settings, "REGISTERING", ("rdma", "tcp"))
 
 
 @pytest.mark.usefixtures("registering")
-@pytest.mark.parametrize("delivery", ["leased", "auto"])
-def test_where_memory_must_be_registered_only_slabs_are(master: Master, delivery: str) -> None:
-    """None of the calls registers for itself: the arena does, when it is made and when it grows."""
+@pytest.mark.parametrize("delivery", ["leased", "auto", "copied"])
+def test_where_memory_must_be_registered_it_is_when_the_client_is_made(master: Master, delivery: str) -> None:
+    """No put or get registers anything, the first one neither; `tests/rdma` shows the same on RDMA itself."""
     values = [*TENSORS, *PACKED, *(torch.full((300_000,), float(number)) for number in range(8))]
     tuning = {"max_bytes": "64MiB", "delivery": delivery}
     with counting() as store, opened_client(OURS, master, tensorlease=tuning) as client:
-        round_trip(client, values, f"{delivery}/first")
-        slabs, registered = client.stats()["slabs_made"], store.calls["register_buffer"]
-        round_trip(client, values, f"{delivery}/second")
+        registered = store.calls["register_buffer"]
+        assert client.stats()["slabs_made"] > 0, "nothing needs registered memory, so nothing is shown"
+        for number in range(2):
+            round_trip(client, values, f"{delivery}/{number}")
         stats = client.stats()
         assert store.calls["register_buffer"] == registered
     assert stats["register_calls_per_read"] == 0
-    assert stats["slabs_made"] == slabs
-    assert slabs > 0, "nothing needed registered memory, so nothing was shown"
+    assert stats["fallback_writes"] == 0
+
+
+@pytest.mark.usefixtures("registering")
+def test_without_prewarm_only_slabs_are_registered_and_each_once(master: Master) -> None:
+    values = [*TENSORS, *PACKED]
+    tuning = {"max_bytes": "64MiB", "delivery": "leased", "prewarm": 0}
+    with counting() as store, opened_client(OURS, master, tensorlease=tuning) as client:
+        made, before = client.stats()["slabs_made"], store.calls["register_buffer"]
+        round_trip(client, values, "by and by/first")
+        stats = client.stats()
+        assert stats["slabs_made"] > made, "the first write made the memory that it is staged in"
+        assert store.calls["register_buffer"] - before == stats["slabs_made"] - made
+        round_trip(client, values, "by and by/second")
+        assert client.stats()["slabs_made"] == stats["slabs_made"]
+
+
+@pytest.mark.usefixtures("registering")
+def test_values_that_are_no_tensors_are_encoded_in_registered_memory_and_sent_from_there(master: Master) -> None:
+    with opened_client(OURS, master) as client:
+        before = client.stats()
+        client.put([f"encoded/{number}@x" for number in range(len(PACKED))], PACKED)
+        after = client.stats()
+        client.clear([f"encoded/{number}@x" for number in range(len(PACKED))])
+    assert after["in_place_writes"] - before["in_place_writes"] == len(PACKED)
+    assert after["staged_writes"] == before["staged_writes"]
 
 
 def round_trip(client: Any, values: list[Any], prefix: str) -> None:

@@ -1,13 +1,11 @@
 //! Transfers, and how they are cut into engine calls.
 
 use super::{ground::Ground, items::Items};
-use crate::core::Core;
+use crate::{calls, core::Core};
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
 use tensorlease_engine::LoanLimits;
 
-/// A call that moves less than this does not gain from being cut for more readers; also where non-temporal copies begin.
-const GROUP_BYTES_MIN: u64 = 8 << 20;
 /// Groups per reader: enough that readers which finish early find more.
 const GROUPS_PER_READER: u64 = 4;
 /// A bounce block of a local engine stays in the cache between the transfer and the copy.
@@ -56,7 +54,7 @@ pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Tran
         return by_loan(items, transfers, staging.limits(), divisor);
     }
     let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
-    let limits = limits(core, how, lens.iter().sum(), divisor);
+    let limits = limits(core, how, &lens, divisor);
     let mut transfers = transfers.into_iter();
     let lens = group_lens(&cut_groups(&lens, limits), transfers.as_slice());
     let group = |len| Group {
@@ -111,11 +109,14 @@ pub(super) fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec
     lens
 }
 
-fn limits(core: &Core, how: How, total: u64, divisor: u64) -> GroupLimits {
+fn limits(core: &Core, how: How, lens: &[u64], divisor: u64) -> GroupLimits {
+    let total: u64 = lens.iter().sum();
     let readers = core.readers.count() as u64;
     let bytes = match how {
         How::Staged | How::Bounced => core.bounce_round_bytes(),
-        How::Direct | How::Registered => (total / (readers * GROUPS_PER_READER)).max(GROUP_BYTES_MIN),
+        How::Direct | How::Registered => {
+            (total / (readers * GROUPS_PER_READER)).max(calls::bytes_min(core, lens.len(), total))
+        }
     };
     let keys = core.capabilities.batch_keys_max as u64;
     GroupLimits {

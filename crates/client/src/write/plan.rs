@@ -4,7 +4,7 @@ use super::{
     Object, Route,
     execute::{Staging, WriteCall},
 };
-use crate::{FallbackKind, Segment, WriteError, core::Core, growth::Refused};
+use crate::{FallbackKind, Segment, WriteError, calls, core::Core, growth::Refused};
 use tensorlease_arena::{
     GRANULE_BYTES, SlabKind,
     plan::{GroupLimits, cut_groups},
@@ -12,8 +12,6 @@ use tensorlease_arena::{
 use tensorlease_engine::Registration;
 use tensorlease_memory::InFlight;
 
-/// A call that moves less than this does not gain from being cut for more readers.
-const CALL_BYTES_MIN: u64 = 8 << 20;
 /// Calls per reader: enough that readers which finish early find more.
 const CALLS_PER_READER: u64 = 4;
 /// Small values are cut finer: no byte moves before the engine knows all keys of a call, and the first calls of all readers wait for that together.
@@ -41,10 +39,10 @@ pub(super) fn cut(
     }
     let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
     let per_call = total / (core.readers.count() as u64 * CALLS_PER_READER);
-    let bytes_max = per_call.max(CALL_BYTES_MIN);
+    let bytes_max = per_call.max(calls::bytes_min(core, as_they_lie.len(), total));
     let keys_max = |objects: &[Object]| {
         let part = objects.len() / (core.readers.count() * CALLS_OF_KEYS_PER_READER);
-        part.max(keys_of_call_bytes(objects)).max(1)
+        part.max(keys_of_call_bytes(core, objects)).max(1)
     };
     let keys = keys_max(&as_they_lie);
     let mut calls = grouped(core, as_they_lie, keys, bytes_max, divisor, || Staging::None);
@@ -63,9 +61,10 @@ pub(super) fn cut(
 }
 
 /// How many of these objects, by their mean size, make a call that is worth its round trip.
-fn keys_of_call_bytes(objects: &[Object]) -> usize {
+fn keys_of_call_bytes(core: &Core, objects: &[Object]) -> usize {
     let total: u64 = objects.iter().map(|object| object.len).sum();
-    let keys = (CALL_BYTES_MIN * objects.len() as u64).checked_div(total).unwrap_or(1);
+    let bytes = calls::bytes_min(core, objects.len(), total);
+    let keys = (bytes * objects.len() as u64).checked_div(total).unwrap_or(1);
     usize::try_from(keys).unwrap_or(usize::MAX)
 }
 
