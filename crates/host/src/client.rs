@@ -5,6 +5,7 @@ mod extents;
 mod read;
 mod returns;
 mod session;
+mod shown;
 mod views;
 mod window;
 mod write;

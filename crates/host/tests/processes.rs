@@ -186,8 +186,8 @@ fn an_idle_daemon_ends_only_without_client_and_object() {
     assert!(!daemon.wait(Duration::from_millis(1500)), "it has a client");
     put(&engine, "key", &[1; 10]);
     engine.close().expect("the engine closes");
-    drop(engine);
     eventually("the end of the session", || daemon.sessions() == 0);
+    drop(engine);
     assert!(!daemon.wait(Duration::from_millis(1500)), "it has an object");
     let engine = place.client();
     assert_eq!(engine.remove_batch(&["key"]), [Ok(true)]);

@@ -25,8 +25,8 @@ impl SlabSource for Extents {
             Answer::Extent {
                 reservation: Reservation::Block { ticket, position },
             } => {
-                let (mapping, start) = session.memory(position)?;
-                Ok(Some((ticket, mapping, start)))
+                let (shown, start) = session.memory(position)?;
+                Ok(Some((ticket, Arc::clone(shown.mapping()), start)))
             }
             Answer::Extent {
                 reservation: Reservation::Full { .. },

@@ -1,15 +1,16 @@
 //! Reads: where the objects lie in one round trip, then copies by the calling thread.
 use super::returns::Returned;
 use super::session::Session;
+use super::shown::Shown;
 use super::{in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
 use tensorlease_engine::{Fault, FaultKind, ReadOp};
-use tensorlease_memory::{CopyMode, Mapping, copy};
+use tensorlease_memory::{CopyMode, copy};
 
-/// One object that is pinned and is what was asked for: a mapping, and where in it the bytes begin.
+/// One object that is pinned and is what was asked for: its slab, and where in it the bytes begin.
 struct Found {
-    mapping: Arc<Mapping>,
+    shown: Arc<Shown>,
     start: usize,
 }
 
@@ -43,8 +44,12 @@ fn message(
         other => Err(unexpected(&other)),
     })?;
     let results = found.into_iter().zip(reads).map(|(found, read)| {
-        let Found { mapping, start } = found?;
-        copy(mapping.source(start..start + read.target.len()), &read.target, mode);
+        let Found { shown, start } = found?;
+        copy(
+            shown.mapping().source(start..start + read.target.len()),
+            &read.target,
+            mode,
+        );
         Ok(read.target.len() as u64)
     });
     let results = results.collect();
@@ -71,11 +76,11 @@ fn find(session: &Session, object: &Pinned<'_>, read: &ReadOp<'_>) -> Result<Fou
             read.offset
         ));
     }
-    let (mapping, start) = session.memory(object.position)?;
+    let (shown, start) = session.memory(object.position)?;
     // Inside the object, which is mapped: it fits an address.
     let offset = usize::try_from(read.offset).expect("an offset inside mapped memory fits an address");
     Ok(Found {
-        mapping,
+        shown,
         start: start + offset,
     })
 }

@@ -1,5 +1,6 @@
 //! A client's connection: one conversation, and the slabs that it has been shown.
 use super::returns::{Returned, Returns};
+use super::shown::Shown;
 use crate::place::SocketPath;
 use crate::socket::{self, Broken, FrameReader};
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
@@ -61,7 +62,7 @@ pub(super) struct Session {
     socket: OwnedFd,
     capacity_bytes: u64,
     conversation: Mutex<Conversation>,
-    slabs: RwLock<HashMap<u32, Arc<Mapping>>>,
+    slabs: RwLock<HashMap<u32, Arc<Shown>>>,
     returns: Returns,
 }
 
@@ -249,7 +250,7 @@ impl Session {
     }
 
     /// The slab in which these bytes lie. A daemon that names others is not to be trusted.
-    pub(super) fn memory(&self, position: Position) -> Result<(Arc<Mapping>, usize), Fault> {
+    pub(super) fn memory(&self, position: Position) -> Result<(Arc<Shown>, usize), Fault> {
         let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
         let outside = || {
             Fault::new(
@@ -258,13 +259,13 @@ impl Session {
                 "the daemon named memory that it never showed; restart it",
             )
         };
-        let mapping = slabs.get(&position.slab).ok_or_else(outside)?;
+        let shown = slabs.get(&position.slab).ok_or_else(outside)?;
         let end = position.offset.checked_add(position.len).ok_or_else(outside)?;
-        if (mapping.len() as u64) < end {
+        if (shown.mapping().len() as u64) < end {
             return Err(outside());
         }
         let start = usize::try_from(position.offset).map_err(|_| outside())?;
-        Ok((Arc::clone(mapping), start))
+        Ok((Arc::clone(shown), start))
     }
 
     /// Maps the slabs that an answer names for the first time. Their pages come with the first touch.
@@ -283,7 +284,7 @@ impl Session {
             });
             let mapping = mapped.map_err(|error| unusable(format!("the daemon's memory can't be used: {error}")))?;
             let mut known = self.slabs.write().unwrap_or_else(PoisonError::into_inner);
-            known.insert(new.slab, Arc::new(mapping));
+            known.insert(new.slab, Arc::new(Shown::new(mapping)));
         }
         Ok(())
     }

@@ -65,8 +65,13 @@ fn message(
 }
 
 fn view(session: &Session, object: &Pinned<'_>, keeper: &Arc<dyn ViewKeeper>, ticket: u64) -> Result<View, Fault> {
-    let (mapping, start) = session.memory(object.position)?;
+    let (shown, start) = session.memory(object.position)?;
     // Inside a mapping: it fits an address.
     let len = usize::try_from(object.position.len).expect("a length of mapped memory fits an address");
-    Ok(View::new(mapping, start..start + len, Arc::clone(keeper), ticket))
+    Ok(View::new(
+        Arc::clone(shown.mapping()),
+        start..start + len,
+        Arc::clone(keeper),
+        ticket,
+    ))
 }

@@ -3,9 +3,9 @@ use super::session::Session;
 use super::window::{Reserved, Window};
 use super::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
 use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
-use tensorlease_memory::{CopyMode, Mapping, Target, copy};
+use tensorlease_memory::{CopyMode, copy};
 
 /// Most bytes that are reserved before they are filled and become objects: what they replace is free for the next ones.
 const STEP_BYTES_MAX: u64 = 256 << 20;
@@ -161,7 +161,7 @@ impl Writer<'_> {
 
     /// Copies the segments, one after the other, to the block.
     fn fill(&self, write: &WriteOp<'_>, block: Reserved) -> Result<(), Fault> {
-        let (mapping, start): (Arc<Mapping>, usize) = self.session.memory(block.position)?;
+        let (shown, start) = self.session.memory(block.position)?;
         let len: usize = write.segments.iter().map(tensorlease_memory::Source::len).sum();
         if block.position.len < len as u64 {
             return Err(Fault::new(
@@ -170,9 +170,10 @@ impl Writer<'_> {
                 "the daemon gave a block that is too short; restart it",
             ));
         }
+        shown.prepare(start..start + len);
         let mut at = start;
         for segment in write.segments {
-            let target: Target<'_> = mapping.target(at..at + segment.len());
+            let target = shown.mapping().target(at..at + segment.len());
             copy(*segment, &target, self.mode);
             at += segment.len();
         }

@@ -35,6 +35,8 @@ pub(super) struct Holdings {
     extents: HashMap<u64, Lease>,
     /// Slabs whose descriptors the client has got.
     shown: HashSet<SlabId>,
+    /// The client asks for nothing more.
+    left: bool,
     /// The client is dead: nothing may be added any more.
     ended: bool,
     pub(super) counted: Counted,
@@ -121,6 +123,7 @@ impl Holdings {
 
     /// What a client that asks for nothing more gives back.
     pub(super) fn leave(&mut self) -> impl Sized + use<> {
+        self.left = true;
         std::mem::take(&mut self.reserved)
     }
 
@@ -137,6 +140,11 @@ impl Holdings {
     /// Does it hold memory that its process may touch?
     pub(super) fn is_empty(&self) -> bool {
         self.pins.is_empty() && self.reserved.is_empty() && self.extents.is_empty()
+    }
+
+    /// Has it left, and given back the last of what it held?
+    pub(super) fn is_over(&self) -> bool {
+        self.left && self.is_empty()
     }
 
     /// What it holds, in numbers.

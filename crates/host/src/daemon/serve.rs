@@ -90,6 +90,8 @@ impl Serving<'_> {
             return self.refuse("its first message, and no other, says hello");
         }
         match asker.done(&request) {
+            // Only messages without an answer give something back.
+            Ok(Outcome::Nothing) if self.session.holdings().is_over() => Err(Broken::Gone),
             Ok(Outcome::Nothing) => Ok(()),
             Ok(outcome) => {
                 self.welcomed = true;
