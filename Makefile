@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 FUZZ_SECONDS ?= $(if $(filter true,$(CI)),60,10)
 BENCH_OUT ?= out/bench
 DEMO_ARGS ?=
-CRATES := tensorlease-arena tensorlease-memory tensorlease-engine tensorlease
+CRATES := tensorlease-arena tensorlease-memory tensorlease-engine tensorlease-host tensorlease
 PACKAGES := $(addprefix -p ,$(CRATES))
 # Not --all-features: `poison` links only under AddressSanitizer.
 TEST_FEATURES := --features tensorlease-engine/conformance

@@ -39,6 +39,7 @@ LAYERS = [
     ("crates/arena", "tensorlease_arena"),
     ("crates/memory", "tensorlease_memory"),
     ("crates/engine", "tensorlease_engine"),
+    ("crates/host", "tensorlease_host"),
     ("crates/client", "tensorlease"),
     ("python", "_core"),
 ]

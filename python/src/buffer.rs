@@ -1,8 +1,8 @@
-//! Delivered bytes as a Python object with a writable buffer: what numpy arrays stand on.
+//! Delivered bytes as Python objects with a buffer, writable or read-only: what numpy arrays stand on.
 #![allow(unsafe_code)]
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
 use std::{ffi::c_int, ptr::NonNull};
-use tensorlease::Buffer;
+use tensorlease::{Buffer, View};
 
 /// Owns a block of the arena, or a copy, until the last view of it is gone.
 #[pyclass(frozen, module = "tensorlease._core")]
@@ -51,6 +51,48 @@ impl Lease {
         // SAFETY: `view` is writable by the protocol; the view holds a reference to `slf`, which owns the bytes for as long as it lives
         // and never moves or shrinks them.
         let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 0, flags) };
+        if status == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}
+
+/// Keeps an object of the host's store as it is, until the last array over it is gone.
+#[pyclass(frozen, module = "tensorlease._core")]
+pub struct InPlace {
+    view: View,
+}
+
+impl InPlace {
+    /// Takes the view over.
+    pub(crate) fn new(view: View) -> Self {
+        Self { view }
+    }
+}
+
+#[pymethods]
+impl InPlace {
+    /// Size, bytes.
+    fn __len__(&self) -> usize {
+        self.view.len()
+    }
+
+    // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
+    #[allow(clippy::needless_pass_by_value)]
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err(
+                "the buffer protocol asked for a view without giving one",
+            ));
+        }
+        let bytes = &slf.get().view;
+        let len = isize::try_from(bytes.len()).expect("an allocation is never larger");
+        let data = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: `view` is writable by the protocol; it is filled as read-only (the 1), and holds a reference to `slf`, which keeps the bytes
+        // mapped and as they are for as long as it lives.
+        let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 1, flags) };
         if status == 0 {
             Ok(())
         } else {

@@ -1,6 +1,6 @@
 //! What a read brought, as Python objects.
 use crate::{
-    buffer::Lease,
+    buffer::{InPlace, Lease},
     collector::CollectorPause,
     dlpack::Owner,
     dtype::Flavour,
@@ -16,7 +16,7 @@ use pyo3::{
     types::{PyBytes, PyList},
 };
 use std::time::Instant;
-use tensorlease::{Buffer, DType, ObjectKind, ReadValue, Store, TensorSpec};
+use tensorlease::{Buffer, DType, ObjectKind, ReadValue, Store, TensorSpec, ValueView};
 
 static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
@@ -132,14 +132,66 @@ pub(crate) fn values<'py>(
     PyList::new(py, objects)
 }
 
+/// The same for values that are read in place: numpy arrays over the store's own memory, read-only.
+pub(crate) fn in_place<'py>(
+    store: &Store,
+    keys: &Bound<'py, PyList>,
+    found: Vec<ValueView>,
+    wishes: &[Wish],
+    allow_pickle: bool,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = keys.py();
+    let key = |index: usize| keys.get_item(index).and_then(|key| key.extract::<String>());
+    let Some(numpy) = numpy::installed(py)? else {
+        return Err(config_error(
+            py,
+            "view=True gives numpy arrays, and numpy is not installed; install it",
+        ));
+    };
+    let started = Instant::now();
+    let mut objects = Vec::with_capacity(found.len());
+    {
+        let _pause = CollectorPause::new(py, found.len())?;
+        for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
+            let memory = match value.view {
+                Some(view) => Some(Bound::new(py, InPlace::new(view))?.into_any()),
+                None => None,
+            };
+            objects.push(match value.kind {
+                ObjectKind::Tensor(spec) => numpy.over(py, spec.dtype(), &shape::signed(spec.shape()), memory)?,
+                ObjectKind::Packed if matches!(wish, Wish::Tensor(_)) => {
+                    let message = "holds a value that is no tensor; pass dtype None";
+                    return Err(mismatch_error(py, &key(index)?, message));
+                }
+                ObjectKind::Packed => decoded(py, memory, &key(index)?, allow_pickle)?,
+            });
+        }
+    }
+    store.count_wrap(started.elapsed());
+    PyList::new(py, objects)
+}
+
 fn decode<'py>(py: Python<'py>, buffer: Option<Buffer>, key: &str, allow_pickle: bool) -> PyResult<Bound<'py, PyAny>> {
+    let memory = match buffer {
+        Some(buffer) => Some(Bound::new(py, Lease::new(buffer))?.into_any()),
+        None => None,
+    };
+    decoded(py, memory, key, allow_pickle)
+}
+
+fn decoded<'py>(
+    py: Python<'py>,
+    memory: Option<Bound<'py, PyAny>>,
+    key: &str,
+    allow_pickle: bool,
+) -> PyResult<Bound<'py, PyAny>> {
     let decode = DECODE
         .get_or_try_init(py, || {
             py.import("tensorlease.codec")?.getattr("decode").map(Bound::unbind)
         })?
         .bind(py);
-    match buffer {
-        Some(buffer) => decode.call1((Bound::new(py, Lease::new(buffer))?, key, allow_pickle)),
+    match memory {
+        Some(memory) => decode.call1((memory, key, allow_pickle)),
         None => decode.call1((PyBytes::new(py, b""), key, allow_pickle)),
     }
 }

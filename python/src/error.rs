@@ -99,7 +99,7 @@ fn exhausted(py: Python<'_>, message: &str, asked: u64, free: u64, largest: u64,
 }
 
 /// The message with its causes, each said once.
-fn chained(error: &dyn Error) -> String {
+pub(crate) fn chained(error: &dyn Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

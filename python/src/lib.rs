@@ -18,6 +18,7 @@ mod error;
 mod logging;
 
 mod conformance;
+mod host;
 mod mooncake;
 
 mod buffer;
@@ -34,9 +35,10 @@ mod _core {
 
     #[pymodule_export]
     use crate::{
-        buffer::Lease,
+        buffer::{InPlace, Lease},
         conformance::{conformance_checks, run_conformance_check},
         dtype::dtype_names,
+        host::{HostDaemon, host_listens, host_report, host_socket},
         logging::{log_records_dropped, set_log_level},
         options::parse_bytes,
         patience::Interrupt,

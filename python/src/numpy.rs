@@ -49,6 +49,21 @@ impl Numpy {
         dims: &Dims,
         buffer: Option<Buffer>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = match buffer {
+            Some(buffer) => Some(Bound::new(py, Lease::new(buffer))?.into_any()),
+            None => None,
+        };
+        self.over(py, dtype, dims, memory)
+    }
+
+    /// An array over the buffer of a Python object, writable where that is. None exactly when the array has no bytes.
+    pub(crate) fn over<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: DType,
+        dims: &Dims,
+        memory: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let object = self.dtypes[index_of(dtype)]
             .get_or_try_init(py, || {
                 let found = py
@@ -58,11 +73,8 @@ impl Numpy {
             })?
             .bind(py);
         let shape = PyTuple::new(py, dims)?;
-        match buffer.filter(|_| !dims.contains(&0)) {
-            Some(buffer) => self
-                .array
-                .bind(py)
-                .call1((shape, object, Bound::new(py, Lease::new(buffer))?)),
+        match memory.filter(|_| !dims.contains(&0)) {
+            Some(memory) => self.array.bind(py).call1((shape, object, memory)),
             None => self.empty.bind(py).call1((shape, object)),
         }
     }

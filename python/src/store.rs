@@ -143,6 +143,29 @@ impl CoreStore {
         deliver::values(&self.store, &keys, output.values, &wishes, allow_pickle)
     }
 
+    /// Reads values where the store keeps them, in the order of the keys: read-only arrays, each of which pins its object.
+    #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, timeout, allow_pickle, interrupt))]
+    // One argument per argument of `Store.get`.
+    #[allow(clippy::too_many_arguments)]
+    fn view<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        shapes: Option<&Bound<'py, PyAny>>,
+        dtypes: Option<&Bound<'py, PyAny>>,
+        custom_backend_meta: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        allow_pickle: bool,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let waiting = Waiting::new(py, timeout, interrupt)?;
+        let keys = list_of(keys, "keys")?;
+        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
+        let wanted: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
+        let found = waiting.run(py, |patience| self.store.view(&wanted, patience))?;
+        deliver::in_place(&self.store, &keys, found, &wishes, allow_pickle)
+    }
+
     /// Reads fields, each `(name, keys, shape, dtype)`, as batches: a tensor, or for ragged rows a tuple
     /// `(values, offsets, length_min, length_max)`; fields with equal lengths get the same offsets object.
     #[pyo3(signature = (fields, *, delivery, timeout, interrupt))]

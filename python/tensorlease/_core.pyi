@@ -1,8 +1,13 @@
 # One stub per Rust file that shows something to Python; this one lists them.
+from tensorlease._core_buffer import InPlace as InPlace
 from tensorlease._core_buffer import Lease as Lease
 from tensorlease._core_conformance import conformance_checks as conformance_checks
 from tensorlease._core_conformance import run_conformance_check as run_conformance_check
 from tensorlease._core_dtype import dtype_names as dtype_names
+from tensorlease._core_host import HostDaemon as HostDaemon
+from tensorlease._core_host import host_listens as host_listens
+from tensorlease._core_host import host_report as host_report
+from tensorlease._core_host import host_socket as host_socket
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
 from tensorlease._core_logging import set_log_level as set_log_level
 from tensorlease._core_options import parse_bytes as parse_bytes
@@ -13,10 +18,15 @@ from tensorlease._core_torch import import_what_torch_refuses as import_what_tor
 
 __all__ = [
     "CoreStore",
+    "HostDaemon",
+    "InPlace",
     "Interrupt",
     "Lease",
     "conformance_checks",
     "dtype_names",
+    "host_listens",
+    "host_report",
+    "host_socket",
     "import_as_capsules",
     "import_what_torch_refuses",
     "log_records_dropped",

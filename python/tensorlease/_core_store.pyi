@@ -47,6 +47,17 @@ class CoreStore:
         allow_pickle: bool,
         interrupt: Interrupt | None,
     ) -> list[Any]: ...
+    def view(
+        self,
+        keys: Iterable[str],
+        shapes: Iterable[Any] | None,
+        dtypes: Any,
+        custom_backend_meta: Iterable[dict[str, int] | None] | None,
+        *,
+        timeout: float | None,
+        allow_pickle: bool,
+        interrupt: Interrupt | None,
+    ) -> list[Any]: ...
     def get_batches(
         self,
         fields: list[tuple[str, Any, Any, Any]],

@@ -56,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_demo_mooncake(commands)
     _add_doctor(commands)
+    _add_serve(commands)
+    _add_stats(commands)
     add_bench(commands)
     return parser
 
@@ -84,7 +86,7 @@ def _add_demo_mooncake(commands: argparse._SubParsersAction[argparse.ArgumentPar
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     doctor = commands.add_parser("doctor", help="what would keep a store from working here, and the line that mends it")
-    doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else embedded://")
+    doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
     doctor.add_argument(
         "--max-bytes", type=size, default=1 << 30, metavar="SIZE", help="budget of the store (default 1GiB)"
     )
@@ -96,6 +98,24 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(run=_run_doctor)
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser("serve", help="the daemon of this host, whose arena and store all its processes share")
+    serve.add_argument(
+        "--max-bytes", type=size, metavar="SIZE", help="bound of all its memory (default: half of what is left here)"
+    )
+    serve.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    serve.add_argument("--keep", action="store_true", help="stay, also without any client and object")
+    serve.set_defaults(run=_run_serve)
+
+
+def _add_stats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    stats = commands.add_parser("stats", help="what the clients of this host's daemon hold and do")
+    stats.add_argument("--host", action="store_true", required=True, help="of the host's daemon")
+    stats.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    stats.add_argument("--json", action="store_true", help="print one JSON object")
+    stats.set_defaults(run=_run_stats)
 
 
 def _run_version(_: argparse.Namespace) -> int:
@@ -125,6 +145,21 @@ def _run_doctor(options: argparse.Namespace) -> int:
     report = examine(options.url, max_bytes=options.max_bytes, metrics_port=options.metrics_port)
     print(json.dumps(report.as_json(), indent=2) if options.json else report.text())
     return EXIT_FAILED if report.problems else 0
+
+
+def _run_serve(options: argparse.Namespace) -> int:
+    from tensorlease import host
+
+    host.serve(socket=options.socket, max_bytes=options.max_bytes, keep=options.keep)
+    return 0
+
+
+def _run_stats(options: argparse.Namespace) -> int:
+    from tensorlease import host
+
+    report = host.report(options.socket)
+    print(json.dumps(report, indent=2) if options.json else host.report_text(report))
+    return 0
 
 
 def _require_torch(command: str) -> None:

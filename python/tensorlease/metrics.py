@@ -44,6 +44,7 @@ GROWING = {
     "read_bytes": "Bytes delivered.",
     "leased_reads": "Values delivered in the arena.",
     "copied_reads": "Values delivered as copies.",
+    "viewed_reads": "Values read in place.",
     "registered_reads": "Values read into fresh memory, registered for the call where the engine requires it.",
     "local_reads": "Objects copied out of this process's own segment, not through the transport.",
     "duplicate_keys": "Values asked for again in the same read, and fetched once.",

@@ -13,14 +13,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tensorlease import fork_warning
+from tensorlease import fork_warning, host
 from tensorlease._core import CoreStore, Interrupt, log_records_dropped, parse_bytes, set_log_level
 from tensorlease.async_calls import AsyncCalls
-from tensorlease.errors import Closed, ConfigError
+from tensorlease.errors import Closed, ConfigError, EngineUnavailable
 
 #: Environment variable with the URL of stores that name none.
 URL_VARIABLE = "TENSORLEASE_URL"
-DEFAULT_URL = "embedded://"
+DEFAULT_URL = "host://"
+#: Tries to attach to the host's daemon, which may end between two steps.
+ATTACH_TRIES = 3
 #: How long the interpreter's end waits for a store's running calls.
 EXIT_SECONDS = 2.0
 #: How long `close` waits for a store's running calls.
@@ -55,7 +57,9 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
 
     Sizes are bytes as an int, or text such as ``"64MiB"``.
 
-    :param url: the engine and its options; default: the environment variable ``TENSORLEASE_URL``, else ``embedded://``
+    :param url: the engine and its options; default: the environment variable ``TENSORLEASE_URL``, else ``host://``: the store that all
+        processes of this user on this host share, whose daemon is started where none runs. ``host:///PATH`` is the daemon at that socket, and is never
+        started; ``embedded://`` is private to this ``open``
     :param max_bytes: bound of the arena, the memory that reads land in; checked against the memory there is
     :param readers: threads that run transfers, 1 to 256; no more run than the engine gains from (embedded: 4)
     :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
@@ -106,7 +110,7 @@ class Store:
         set_log_level(_logger.getEffectiveLevel())
         self._url = url
         self._settings = settings
-        self._core = CoreStore.open(url, **settings)
+        self._core = _opened(url, settings)
         self._async_calls = AsyncCalls(settings["readers"])
         if settings["fork"] == "inherit":
             fork_warning.watch(self)
@@ -163,6 +167,7 @@ class Store:
         timeout: float | None = None,
         *,
         allow_pickle: bool = False,
+        view: bool = False,
     ) -> list[Any]:
         """Reads one value per key, each in memory of its own: all of them, or none and an error.
 
@@ -174,6 +179,9 @@ class Store:
         :param custom_backend_meta: what ``put`` returned, needed for values that are no tensors where the engine does not know their size
         :param delivery: ``"auto"``, ``"leased"``, ``"copied"`` or ``"register-per-call"``; None: the store's default
         :param allow_pickle: unpickle objects, which runs code from whoever wrote them
+        :param view: True: nothing is copied. Tensors come as read-only numpy arrays that lie where the store keeps them (``host://`` only). An
+            array's object stays as it is, and keeps its memory, until the array and all that is made from it are gone, also when it is replaced
+            or removed meanwhile. Of a dtype that numpy lacks, ``ml_dtypes`` must be installed. A forked child must not touch them
         :returns: the values in the order of the keys
         :raises KeyNotFound: at least one key is missing; ``failures`` has every key that failed
         :raises SizeMismatch: what is stored has another dtype, shape or size; the message has both
@@ -182,6 +190,12 @@ class Store:
         :raises FallbackError: with ``strict``, a value can't be delivered the way that was asked
         :raises CodecError: the bytes of a value that is no tensor are damaged
         """
+        if _flag(view, "view"):
+            if delivery is not None:
+                raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={delivery!r}")
+            return self._core.view(
+                keys, shapes, dtypes, custom_backend_meta, timeout=timeout, allow_pickle=allow_pickle, interrupt=None
+            )
         return self._core.get(
             keys,
             shapes,
@@ -476,6 +490,18 @@ def warm_up_jagged() -> None:
 
 def _reopen(url: str, settings: dict[str, Any]) -> Store:
     return Store(url, **settings)
+
+
+def _opened(url: str, settings: dict[str, Any]) -> CoreStore:
+    if not host.starts_daemon(url):
+        return CoreStore.open(url, **settings)
+    for _ in range(ATTACH_TRIES - 1):
+        host.ensure_daemon()
+        # A daemon that nobody needed may end just now: then there is room for the next.
+        with contextlib.suppress(EngineUnavailable):
+            return CoreStore.open(url, **settings)
+    host.ensure_daemon()
+    return CoreStore.open(url, **settings)
 
 
 def _finish(core: CoreStore, async_calls: AsyncCalls) -> None:

@@ -261,7 +261,7 @@ def test_a_wrong_url_is_wrong_usage(url: str) -> None:
 
 def test_people_read_one_line_per_finding_and_one_per_fix() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tensorlease.cli", "doctor", "--max-bytes", "100TiB"],
+        [sys.executable, "-m", "tensorlease.cli", "doctor", "embedded://", "--max-bytes", "100TiB"],
         capture_output=True,
         text=True,
         check=False,

@@ -243,9 +243,6 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TENSORLEASE_URL", "nonsense://")
     with pytest.raises(tl.ConfigError, match="nonsense"):
         tl.open()
-    monkeypatch.setenv("TENSORLEASE_URL", "")
-    with tl.open(max_bytes="8MiB") as store:
-        assert store.url == "embedded://"
 
 
 def test_namespaces_keep_keys_apart(store: tl.Store) -> None:

@@ -253,7 +253,7 @@ impl Core {
         stats.push("copy_cache_held_bytes", copies.leased_bytes + copies.in_flight_bytes);
         stats.push("running_calls", self.calls_running() as u64);
         stats.push("abandoned_running_calls", self.readers.abandoned() as u64);
-        stats.push("local_reads", self.engine.stats().local_reads);
+        stats.push("local_reads", self.engine.local_reads());
         self.counters.report(&mut stats);
         self.stages.report(&mut stats);
         stats

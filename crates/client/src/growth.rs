@@ -1,10 +1,9 @@
 //! Making, registering and giving up slabs.
 
 use crate::{FallbackKind, core::Core, patience::lock, read::cuts_at_multiples};
-use std::sync::Arc;
 use tensorlease_arena::{AcquireError, SlabKind};
 use tensorlease_engine::RegisterError;
-use tensorlease_memory::{InFlight, Mapping, Region, Source};
+use tensorlease_memory::{InFlight, Region, SlabMemory, Source};
 
 /// Blocks got, in the order asked, and why the rest was not.
 pub(crate) struct Acquired {
@@ -147,11 +146,11 @@ impl Core {
         self.give_up(self.arena.take_empty_slabs())
     }
 
-    fn give_up(&self, slabs: Vec<Arc<Mapping>>) -> u64 {
+    fn give_up(&self, slabs: Vec<SlabMemory>) -> u64 {
         let mut freed = 0;
-        for mapping in slabs {
-            self.unregister_slab(mapping.region());
-            freed += mapping.len() as u64;
+        for slab in slabs {
+            self.unregister_slab(slab.region());
+            freed += slab.len() as u64;
         }
         freed
     }

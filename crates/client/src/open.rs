@@ -9,6 +9,7 @@ use crate::{
 use std::{error::Error, sync::Arc};
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
 use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
+use tensorlease_host::{ConnectError, HostEngine, SocketPath};
 use tensorlease_memory::{ForkPolicy, Pool, limits};
 
 /// What an embedded store holds by default, as a part of the machine's memory.
@@ -16,6 +17,8 @@ const CAPACITY_PART: u64 = 4;
 /// First slab of the copy cache: a store that copies a few small values needs no more.
 const COPY_SLAB_BYTES_FIRST: u64 = 4 << 20;
 const EMBEDDED_OPTIONS: &str = "capacity, registration, faults";
+/// First slab of an arena whose memory is the host's: what this process does not use is for others.
+const LENT_SLAB_BYTES_FIRST: u64 = 8 << 20;
 
 /// The engine that a URL names.
 pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
@@ -33,22 +36,43 @@ pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
             url.finish(EMBEDDED_OPTIONS)?;
             let embedded =
                 Embedded::new(&options).map_err(|error| unavailable("the embedded engine did not open", error))?;
-            let engine: Arc<dyn Engine> = Arc::new(embedded);
-            match faults {
-                None => Ok(engine),
-                Some(spec) => decorators::from_spec(&spec, engine)
-                    .map_err(|error| config(format!("faults={spec}: {}", chain(&error)))),
-            }
+            with_faults(faults, Arc::new(embedded))
+        }
+        "host" => {
+            let place = if url.host.is_empty() {
+                SocketPath::of_this_user()
+            } else {
+                SocketPath::new(&url.host)
+            };
+            let place = place.map_err(|error| config(chain(&error)))?;
+            let faults = url.take("faults");
+            url.finish("faults")?;
+            let host = HostEngine::connect(&place).map_err(|error| no_host(&error))?;
+            with_faults(faults, Arc::new(host))
         }
         "mooncake" => Err(config(
             "mooncake:// runs on Mooncake's Python module; open it with the Python package tensorlease".to_owned(),
         )),
-        "host" => Err(config(
-            "host:// is not part of this version; known are embedded:// and mooncake://".to_owned(),
-        )),
         other => Err(config(format!(
-            "unknown engine {other:?} in {text:?}; known are embedded:// and mooncake://"
+            "unknown engine {other:?} in {text:?}; known are embedded://, host:// and mooncake://"
         ))),
+    }
+}
+
+fn with_faults(faults: Option<String>, engine: Arc<dyn Engine>) -> Result<Arc<dyn Engine>, OpenError> {
+    match faults {
+        None => Ok(engine),
+        Some(spec) => {
+            decorators::from_spec(&spec, engine).map_err(|error| config(format!("faults={spec}: {}", chain(&error))))
+        }
+    }
+}
+
+/// The message says what to do: it needs nothing in front of it.
+fn no_host(error: &ConnectError) -> OpenError {
+    OpenError::Unavailable {
+        message: chain(error),
+        source: None,
     }
 }
 
@@ -85,8 +109,12 @@ fn embedded_options(url: &mut StoreUrl) -> Result<EmbeddedOptions, OpenError> {
 /// Pools, first slab, costs: a store that can read and write.
 pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Core, OpenError> {
     options.check()?;
-    let budget = budget(options, engine.capabilities())?;
-    check_memory(options)?;
+    let mut budget = budget(options, engine.capabilities())?;
+    let lent = engine.slabs();
+    check_memory(options, lent.is_some())?;
+    if lent.is_some() {
+        budget.slab_bytes_first = budget.slab_bytes_first.min(LENT_SLAB_BYTES_FIRST);
+    }
     let copies = options.copy_cache_bytes.unwrap_or(options.max_bytes / 2);
     let page = limits::page_bytes() as u64;
     let copies = Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
@@ -95,7 +123,10 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
         slab_bytes_first,
         ..copies
     };
-    let arena = Pool::new("arena", budget, options.fork);
+    let arena = match lent {
+        Some(source) => Pool::with_source("arena", budget, source),
+        None => Pool::new("arena", budget, options.fork),
+    };
     // Never left out of a child: copies are ordinary memory, as their users expect.
     let copies = Pool::new("copy cache", copies.without_bounce(), ForkPolicy::Inherit);
     let mut options = options.clone();
@@ -136,13 +167,14 @@ fn budget(options: &Options, capabilities: &Capabilities) -> Result<Budget, Open
     }
 }
 
-/// Before anything is populated: a budget that the machine can't hold would end in the OOM killer, not in an error.
-fn check_memory(options: &Options) -> Result<(), OpenError> {
+/// Before anything is populated: a budget that the machine can't hold would end in the OOM killer, not in an error. Memory that the engine lends is
+/// the engine's to check: what is held of it already is missing from what the machine has left.
+fn check_memory(options: &Options, lent: bool) -> Result<(), OpenError> {
     let Some(available) = limits::available_bytes() else {
         return Ok(());
     };
     let asked = [
-        ("max_bytes", options.max_bytes),
+        ("max_bytes", if lent { 0 } else { options.max_bytes }),
         ("copy_cache_bytes", options.copy_cache_bytes.unwrap_or(0)),
     ];
     match asked.into_iter().find(|(_, bytes)| available < *bytes) {
@@ -157,7 +189,9 @@ fn check_memory(options: &Options) -> Result<(), OpenError> {
 fn first_slabs(core: &Core) -> Result<(), OpenError> {
     let budget = core.arena.budget();
     let lease_bytes = budget.max_bytes - budget.bounce_bytes;
-    if lease_bytes == 0 {
+    // Memory that is shared with other processes is taken when it is needed; nothing has to be registered to find out whether it works.
+    let lent = core.engine.slabs().is_some();
+    if lease_bytes == 0 || (lent && core.options.prewarm_bytes == 0) {
         return Ok(());
     }
     let first = budget.slab_bytes_first.min(lease_bytes);

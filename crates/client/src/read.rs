@@ -9,10 +9,13 @@ mod groups;
 pub(crate) mod items;
 mod job;
 mod land;
+mod view;
 
 pub(crate) use describe::describe;
 pub(crate) use execute::refused_registration;
 pub(crate) use job::cuts_at_multiples;
+pub use view::ValueView;
+pub(crate) use view::views;
 
 use crate::{
     CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error,

@@ -52,6 +52,8 @@ counters! {
     leased_reads,
     /// Values delivered as copies.
     copied_reads,
+    /// Values read where the engine keeps them.
+    viewed_reads,
     /// Values read into memory registered for the call.
     registered_reads,
     /// Values that could not be delivered the way that was asked.

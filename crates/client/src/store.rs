@@ -1,8 +1,8 @@
 //! The store: everything a user calls.
 
 use crate::{
-    CallError, KeyFailure, ObjectKind, OpenError, Options, Patience, PutItem, QueryError, ReadError, ReadOutput,
-    ReadRequest, RemoveError, Stats, WriteError,
+    CallError, Expected, KeyFailure, ObjectKind, OpenError, Options, Patience, PutItem, QueryError, ReadError,
+    ReadOutput, ReadRequest, RemoveError, Stats, ValueView, WriteError,
     blocking::{call_engine, on_a_reader},
     core::Core,
     error::message,
@@ -115,6 +115,20 @@ impl Store {
     /// [`ReadError`] names every key that failed.
     pub fn get(&self, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
         read::get(self.core(), request, patience)
+    }
+
+    /// Reads every value where the engine keeps it, or nothing: no copy, whatever its size. A viewed value stays as it is until its view is dropped,
+    /// also when it is replaced or removed meanwhile; its memory is not free before that.
+    ///
+    /// # Errors
+    /// [`ReadError`] names every key that failed; [`CallError::Invalid`] on an engine that shows nothing in place.
+    pub fn view(&self, wanted: &[(String, Expected)], patience: Patience<'_>) -> Result<Vec<ValueView>, ReadError> {
+        let core = self.core();
+        let _entered = core.enter()?;
+        for (key, _) in wanted {
+            read::check::key(key)?;
+        }
+        read::views(core, wanted, &patience.bounded(core.options.call_timeout))
     }
 
     /// A block of the arena of `bytes` bytes, contents unspecified. A put of it needs no copy and no registration.
@@ -396,7 +410,7 @@ impl Core {
             .copies
             .take_empty_slabs()
             .iter()
-            .map(|mapping| mapping.len() as u64)
+            .map(|slab| slab.len() as u64)
             .sum();
         copies + self.give_up_empty_slabs()
     }

@@ -44,6 +44,8 @@ pub(crate) fn put(
 ) -> Result<(), WriteError> {
     let _entered = core.enter()?;
     let wait = patience.bounded(core.options.call_timeout);
+    // Only who names a time waits for room; everybody else learns at once that there is none.
+    let for_room = core.capabilities.others_make_room && patience.deadline.is_some();
     let mut objects = objects(core, items)?;
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     let mut failures = Vec::new();
@@ -55,7 +57,7 @@ pub(crate) fn put(
             let Err(fault) = result else { continue };
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
             match failure.kind {
-                kind if passes(core, kind) => {
+                kind if passes(core, kind) || (for_room && kind == FaultKind::Full) => {
                     halve |= matches!(kind, FaultKind::NoHandle | FaultKind::Expired);
                     full |= kind == FaultKind::Full;
                     passing.push(failure);
@@ -67,14 +69,27 @@ pub(crate) fn put(
         if halve {
             divisor = divisor.saturating_mul(2);
         }
-        if !objects.is_empty() && core.options.retries <= tries {
-            failures.extend(passing);
+        let waits = for_room && full;
+        if !objects.is_empty() && core.options.retries <= tries && !waits {
+            failures.append(&mut passing);
             objects.clear();
         }
         if !objects.is_empty() {
             core.counters.retries.add(objects.len() as u64);
-            wait.sleep(if full { eviction_pause(tries) } else { backoff(tries) })?;
-            tries += 1;
+            let pause = match (waits, full) {
+                (true, _) => room_pause(tries),
+                (false, true) => eviction_pause(tries),
+                (false, false) => backoff(tries),
+            };
+            match wait.sleep(pause) {
+                // What the time was for has not come: that there is no room says more than that the time is over.
+                Err(CallError::Timeout { .. }) if waits => {
+                    failures.append(&mut passing);
+                    objects.clear();
+                }
+                slept => slept?,
+            }
+            tries = tries.saturating_add(1);
         }
         objects.extend(later);
     }
@@ -98,6 +113,11 @@ fn passes(core: &Core, kind: FaultKind) -> bool {
 /// 50 ms, 100 ms, 200 ms, ... at most 1 s: an engine that evicts was seen to have room again after 50 ms.
 fn eviction_pause(tries: u32) -> Duration {
     Duration::from_millis((50 << tries.min(5)).min(1000))
+}
+
+/// 1 ms, 2 ms, ... at most 20 ms: others may make room at any time.
+fn room_pause(tries: u32) -> Duration {
+    Duration::from_millis((1 << tries.min(5)).min(20))
 }
 
 /// Checks every item before anything is written.

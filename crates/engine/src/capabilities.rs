@@ -32,6 +32,8 @@ pub struct Capabilities {
     pub atomic_replace: bool,
     /// Makes room for new objects by itself, a little later: a write that was `Full` may succeed after a pause.
     pub evicts: bool,
+    /// Other clients of the same store remove objects: a write that was `Full` may succeed when one has, so who has time may wait for that.
+    pub others_make_room: bool,
     /// Stores tags and knows sizes: `describe_batch` works, tags are checked at reads.
     pub describes: bool,
     /// A read that ended with `MayStillWrite` may write its memory until `close` returned.

@@ -67,6 +67,11 @@ macro_rules! forward {
     };
     (@ remark) => { fn remark(&self) -> Option<String> { self.inner.remark() } };
     (@ staging) => { fn staging(&self) -> Option<&dyn $crate::Staging> { self.inner.staging() } };
+    (@ views) => { fn views(&self) -> Option<&dyn $crate::Views> { self.inner.views() } };
+    (@ slabs) => {
+        fn slabs(&self) -> Option<std::sync::Arc<dyn tensorlease_memory::SlabSource>> { self.inner.slabs() }
+    };
+    (@ local_reads) => { fn local_reads(&self) -> u64 { self.inner.local_reads() } };
     (@ stats) => { fn stats(&self) -> $crate::EngineStats { self.inner.stats() } };
     (@ close) => { fn close(&self) -> Result<(), $crate::CloseError> { self.inner.close() } };
 }

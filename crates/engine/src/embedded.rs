@@ -2,14 +2,12 @@
 mod object;
 mod object_memory;
 mod registrations;
-mod shards;
 
 use crate::{Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError};
-use crate::{Registration, WriteOp};
+use crate::{ObjectIndex, Registration, WriteOp};
 use object::Object;
 use object_memory::ObjectMemory;
 use registrations::Registrations;
-use shards::Shards;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use tensorlease_memory::{CopyMode, InFlight, Region, copy, pin::PIN_BYTES_MAX};
@@ -35,7 +33,7 @@ pub struct Embedded {
 }
 
 struct Open {
-    shards: Shards,
+    index: ObjectIndex<Object>,
     memory: ObjectMemory,
     registrations: Registrations,
 }
@@ -71,7 +69,7 @@ impl Embedded {
         Ok(Self {
             capabilities: Self::claims(options.pinned),
             open: RwLock::new(Some(Open {
-                shards: Shards::new(),
+                index: ObjectIndex::default(),
                 memory: ObjectMemory::new(options.capacity_bytes),
                 registrations,
             })),
@@ -96,6 +94,7 @@ impl Embedded {
             ranges: true,
             atomic_replace: true,
             evicts: false,
+            others_make_room: false,
             describes: true,
             late_writes: false,
             prompt: true,
@@ -161,22 +160,22 @@ impl Engine for Embedded {
     }
 
     fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.for_keys(keys, |open, key| open.shards.remove(key).is_some())
+        self.for_keys(keys, |open, key| open.index.remove(key).is_some())
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
         match &*self.enter() {
-            Some(open) => Ok(open.shards.remove_prefix(prefix)),
+            Some(open) => Ok(open.index.remove_prefix(prefix)),
             None => Err(Fault::closed()),
         }
     }
 
     fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.for_keys(keys, |open, key| open.shards.get(key).is_some())
+        self.for_keys(keys, |open, key| open.index.get(key).is_some())
     }
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.for_keys(keys, |open, key| open.shards.get(key).map(|object| object.info()))
+        self.for_keys(keys, |open, key| open.index.get(key).map(|object| object.info()))
     }
 
     fn stats(&self) -> EngineStats {
@@ -190,8 +189,8 @@ impl Engine for Embedded {
         match &*self.enter() {
             Some(open) => EngineStats {
                 registered_bytes: open.registrations.bytes(),
-                objects: open.shards.objects(),
-                object_bytes: open.shards.object_bytes(),
+                objects: open.index.objects(),
+                object_bytes: open.index.object_bytes(),
                 ..counters
             },
             None => counters,
@@ -204,7 +203,7 @@ impl Engine for Embedded {
             return Ok(());
         };
         // Objects first: only then are the slabs empty and their memory can go.
-        drop(open.shards);
+        drop(open.index);
         open.memory.close();
         open.registrations.close()
     }
@@ -216,7 +215,7 @@ impl Open {
             return Err(unregistered(read.target.len()));
         }
         let object = self
-            .shards
+            .index
             .get(read.key)
             .ok_or_else(|| Fault::new(FaultKind::NotFound, 0, "no such object"))?;
         object.read(read, mode)
@@ -257,7 +256,7 @@ impl Open {
     }
 
     fn publish(&self, write: &WriteOp<'_>, object: Object) {
-        self.shards.insert(write.key, Arc::new(object));
+        self.index.insert(write.key, Arc::new(object));
     }
 
     fn check_write(&self, write: &WriteOp<'_>) -> Result<(), Fault> {

@@ -1,6 +1,7 @@
 //! The contract between client and store.
 use crate::{Capabilities, CloseError, Fault, RegisterError, Staging, Tag};
-use tensorlease_memory::{Region, Source, Target};
+use std::sync::Arc;
+use tensorlease_memory::{Region, SlabSource, Source, Target, View};
 
 /// What holds the objects (key to bytes), and moves them.
 ///
@@ -73,6 +74,10 @@ pub trait Engine: Send + Sync {
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>>;
     /// Counters of this engine object (clause 14).
     fn stats(&self) -> EngineStats;
+    /// [`EngineStats::local_reads`] alone: for counters that are asked for often, and must not wait for anybody.
+    fn local_reads(&self) -> u64 {
+        self.stats().local_reads
+    }
     /// What people should know of the way that reads will take, for the line that is logged at open.
     fn remark(&self) -> Option<String> {
         None
@@ -82,8 +87,33 @@ pub trait Engine: Send + Sync {
     fn staging(&self) -> Option<&dyn Staging> {
         None
     }
+    /// Objects read where they lie, without a copy. `None`: this engine's memory is out of the client's reach.
+    fn views(&self) -> Option<&dyn Views> {
+        None
+    }
+    /// Where the slabs of the client's arena come from. `None`: the client maps its own. Slabs outlive `close` for as long as a lease of them
+    /// lives.
+    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
+        None
+    }
     /// Ends everything (clause 15).
     fn close(&self) -> Result<(), CloseError>;
+}
+
+/// What an engine whose objects lie in memory that the client may read can do.
+pub trait Views {
+    /// One result per key, in the order of the keys. A viewed object stays as it is until its view is dropped, also when it is replaced or removed
+    /// meanwhile, and after `close`.
+    fn view_batch(&self, keys: &[&str]) -> Vec<Result<Viewed, Fault>>;
+}
+
+/// One object, read where it lies.
+#[derive(Debug)]
+pub struct Viewed {
+    /// Its bytes, all of them.
+    pub view: View,
+    /// What kind of value it is.
+    pub tag: Tag,
 }
 
 /// One object, or a range of it, into one target.

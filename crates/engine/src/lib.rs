@@ -3,6 +3,7 @@
 //! - [`Engine`]: what holds the objects. Its documentation is the contract, clause by clause.
 //! - [`Capabilities`], [`Fault`], [`Tag`]: the words of that contract.
 //! - [`Staging`]: registered memory of an engine's own, on loan.
+//! - [`ObjectIndex`]: key to object, for engines that keep their objects themselves.
 //! - [`Embedded`]: objects in this process, in recycled memory.
 //! - [`decorators`]: engines around engines that do harm on purpose, for tests.
 //! - `conformance` (feature of the same name): one suite that every engine passes.
@@ -14,12 +15,14 @@ pub mod decorators;
 mod embedded;
 mod engine;
 mod fault;
+mod object_index;
 mod staging;
 mod tag;
 
 pub use capabilities::{Capabilities, Registration};
 pub use embedded::{Embedded, EmbeddedOptions};
-pub use engine::{Engine, EngineStats, ObjectInfo, ReadOp, WriteOp};
+pub use engine::{Engine, EngineStats, ObjectInfo, ReadOp, Viewed, Views, WriteOp};
 pub use fault::{CloseError, Fault, FaultKind, RegisterError};
+pub use object_index::{Indexed, ObjectIndex};
 pub use staging::{Loan, LoanLimits, Staging};
 pub use tag::Tag;

@@ -43,7 +43,9 @@ mod slab;
 mod leased_blocks;
 mod pool;
 mod return_list;
+mod slab_source;
 mod sync;
+mod view;
 
 #[allow(unsafe_code)]
 pub mod fork;
@@ -62,4 +64,6 @@ pub use lease::{InFlight, Lease};
 pub use mapping::{MapError, Mapping, MappingKind};
 pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
 pub use return_list::ReturnList;
+pub use slab_source::{SealedSlabs, SlabMemory, SlabSource};
 pub use span::{Region, Source, Target};
+pub use view::{View, ViewKeeper};

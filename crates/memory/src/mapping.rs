@@ -1,7 +1,7 @@
 //! One mmap.
 
 use crate::{Region, Source, Target, limits, poison};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ops::Range;
@@ -16,7 +16,12 @@ pub enum MappingKind {
     Anonymous,
     /// A memory file, which can be passed to another process; shared, also with a forked child.
     Memfd,
+    /// As `Memfd`, and sealed: nobody who gets the file can make it shorter, so that no touch of a mapping of it can fail.
+    Sealed,
 }
+
+/// What a memory file of another process must be sealed against before it is mapped.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +44,12 @@ pub enum MapError {
         /// What the kernel said.
         #[source]
         source: std::io::Error,
+    },
+    /// A memory file of another process that could become shorter than its mapping, or is shorter already.
+    #[error("a memory file passed as {len} bytes is not sealed, or shorter; it was not mapped")]
+    NotSealed {
+        /// Bytes it was said to have.
+        len: usize,
     },
     /// The kernel did not take an advice about the mapping.
     #[error("cannot exclude {len} bytes from forks")]
@@ -82,8 +93,12 @@ impl Mapping {
         let (address, memfd) = match kind {
             MappingKind::Anonymous => (map_anonymous(rounded).map_err(failed)?, None),
             MappingKind::Memfd => {
-                let memfd = memfd_create("tensorlease", MemfdFlags::CLOEXEC).map_err(failed)?;
-                ftruncate(&memfd, rounded as u64).map_err(failed)?;
+                let memfd = memory_file(rounded, MemfdFlags::empty()).map_err(failed)?;
+                (map_file(&memfd, rounded).map_err(failed)?, Some(memfd))
+            }
+            MappingKind::Sealed => {
+                let memfd = memory_file(rounded, MemfdFlags::ALLOW_SEALING).map_err(failed)?;
+                fcntl_add_seals(&memfd, SEALS | SealFlags::SEAL).map_err(failed)?;
                 (map_file(&memfd, rounded).map_err(failed)?, Some(memfd))
             }
         };
@@ -95,23 +110,57 @@ impl Mapping {
         })
     }
 
+    /// Maps all `len` bytes (whole pages) of a sealed memory file that another process made. Nothing is touched yet.
+    ///
+    /// # Errors
+    /// `NotSealed` where the file could be, or is, shorter: a touch past its end would end the process. `Map` when the kernel refuses.
+    pub fn of_sealed(memfd: OwnedFd, len: usize) -> Result<Self, MapError> {
+        let failed = |errno: Errno| MapError::Map {
+            len,
+            source: errno.into(),
+        };
+        let not_sealed = || MapError::NotSealed { len };
+        // Files that can't be sealed refuse the question.
+        let seals = fcntl_get_seals(&memfd).map_err(|_| not_sealed())?;
+        let size = fstat(&memfd).map_err(failed)?.st_size;
+        let long_enough = usize::try_from(size).is_ok_and(|size| len <= size);
+        if !seals.contains(SEALS) || !long_enough {
+            return Err(not_sealed());
+        }
+        if len == 0 || !len.is_multiple_of(limits::page_bytes()) {
+            return Err(failed(Errno::INVAL));
+        }
+        let address = map_file(&memfd, len).map_err(failed)?;
+        let base = NonNull::new(address).ok_or_else(|| failed(Errno::NOMEM))?;
+        Ok(Self {
+            base,
+            len,
+            memfd: Some(memfd),
+        })
+    }
+
     /// Makes all pages present and writable (MADV_POPULATE_WRITE, touching where the kernel has none). Takes 0.3 to 0.7
     /// seconds per GiB; the bytes keep their values.
     ///
     /// # Errors
     /// `Populate` when the kernel has no pages left.
     pub fn populate(&self) -> Result<(), MapError> {
+        self.populate_range(0..self.len)
+    }
+
+    /// As `populate`, for part of it that begins at a page. Panics when the range is out of bounds.
+    pub(crate) fn populate_range(&self, range: Range<usize>) -> Result<(), MapError> {
         loop {
-            match self.advise(Advice::LinuxPopulateWrite) {
+            match self.advise(range.clone(), Advice::LinuxPopulateWrite) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::INVAL) => {
-                    self.touch();
+                    self.touch(range);
                     return Ok(());
                 }
                 Err(errno) => {
                     return Err(MapError::Populate {
-                        len: self.len,
+                        len: range.len(),
                         source: errno.into(),
                     });
                 }
@@ -122,15 +171,8 @@ impl Mapping {
     /// Makes the pages that `range` touches present, in one call instead of a fault each. Only a hint: where the kernel refuses, the first
     /// touch faults as ever. The bytes keep their values. Panics when the range is out of bounds.
     pub fn prefault(&self, range: Range<usize>) {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "{range:?} of {} bytes",
-            self.len
-        );
         let start = range.start - range.start % limits::page_bytes();
-        let at = self.base.as_ptr().wrapping_add(start);
-        // SAFETY: the range, checked above and begun at a page, lies in this mapping, which self owns; the advice keeps every byte's value.
-        let _refused = unsafe { madvise(at.cast(), range.end - start, Advice::LinuxPopulateWrite) };
+        let _refused = self.advise(start..range.end, Advice::LinuxPopulateWrite);
     }
 
     /// A forked child does not get this memory (MADV_DONTFORK): fork is cheap, and a touch in the child is a fault.
@@ -138,10 +180,11 @@ impl Mapping {
     /// # Errors
     /// `Exclude` when the kernel refuses.
     pub fn exclude_from_fork(&self) -> Result<(), MapError> {
-        self.advise(Advice::LinuxDontFork).map_err(|errno| MapError::Exclude {
-            len: self.len,
-            source: errno.into(),
-        })
+        self.advise(0..self.len, Advice::LinuxDontFork)
+            .map_err(|errno| MapError::Exclude {
+                len: self.len,
+                source: errno.into(),
+            })
     }
 
     /// Length in bytes, whole pages.
@@ -164,7 +207,7 @@ impl Mapping {
 
     /// The bytes `range`, to be written by a transfer. Panics when the range is out of bounds.
     pub fn target(&self, range: Range<usize>) -> Target<'_> {
-        // SAFETY: `base..base+len` is mapped readable and writable until drop (`new`), and the result borrows self.
+        // SAFETY: `base..base+len` is mapped readable and writable until drop (`new`, `of_sealed`), and the result borrows self.
         unsafe { Target::within(self.base.as_ptr(), self.len, range) }
     }
 
@@ -183,16 +226,22 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    fn advise(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the range is this mapping, owned by self (`new`); the advices used here keep every byte's value.
-        unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) }
+    fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} of {} bytes",
+            self.len
+        );
+        let at = self.base.as_ptr().wrapping_add(range.start);
+        // SAFETY: the range, checked above, lies in this mapping, which self owns; the advices used here keep every byte's value.
+        unsafe { madvise(at.cast(), range.len(), advice) }
     }
 
-    /// Writes to each page without changing a byte, so that it may run beside transfers.
-    fn touch(&self) {
-        for offset in (0..self.len).step_by(limits::page_bytes()) {
+    /// Writes to each page of a range without changing a byte, so that it may run beside transfers.
+    fn touch(&self, range: Range<usize>) {
+        for offset in range.step_by(limits::page_bytes()) {
             let at = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY: `at` lies in the mapping (`offset < len`), and no Rust reference to raw memory exists (rule 1).
+            // SAFETY: `at` lies in the mapping (its callers checked the range with `advise`), and no Rust reference to raw memory exists (rule 1).
             let byte = unsafe { AtomicU8::from_ptr(at) };
             byte.fetch_or(0, Ordering::Relaxed);
         }
@@ -203,7 +252,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Whoever gets these addresses next must find them usable.
         poison::allow(self.region());
-        // SAFETY: the range was mapped in `new` and is unmapped nowhere else; all spans borrowed self, and leases keep the
+        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else; all spans borrowed self, and leases keep the
         // mapping alive through their slab (rule 3).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can always be unmapped: {unmapped:?}");
@@ -216,9 +265,15 @@ fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
     unsafe { mmap_anonymous(null_mut(), len, access, flags) }.map(<*mut _>::cast)
 }
 
+fn memory_file(len: usize, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let memfd = memfd_create("tensorlease", MemfdFlags::CLOEXEC | flags)?;
+    ftruncate(&memfd, len as u64)?;
+    Ok(memfd)
+}
+
 fn map_file(memfd: &OwnedFd, len: usize) -> Result<*mut u8, Errno> {
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: no address is asked for, so no existing mapping is touched; the file is `len` bytes long (`new`).
+    // SAFETY: no address is asked for, so no existing mapping is touched; the file is at least `len` bytes long (`new`, `of_sealed`).
     unsafe { mmap(null_mut(), len, access, flags, memfd, 0) }.map(<*mut _>::cast)
 }
 
@@ -244,14 +299,48 @@ mod tests {
 
     #[test]
     fn a_mapping_is_zero_page_aligned_and_rounded_up() {
-        for kind in [MappingKind::Anonymous, MappingKind::Memfd] {
+        for kind in [MappingKind::Anonymous, MappingKind::Memfd, MappingKind::Sealed] {
             let page = limits::page_bytes();
             let mapping = Mapping::new(kind, page + 1).expect("two pages can be mapped");
             assert_eq!(mapping.len(), 2 * page);
             assert_eq!(mapping.region().addr % page, 0);
             assert!(mapping.source(0..mapping.len()).to_vec().iter().all(|&byte| byte == 0));
-            assert_eq!(mapping.memfd().is_some(), kind == MappingKind::Memfd);
+            assert_eq!(mapping.memfd().is_some(), kind != MappingKind::Anonymous);
         }
+    }
+
+    fn passed(mapping: &Mapping) -> OwnedFd {
+        let memfd = mapping.memfd().expect("a memory file");
+        memfd.try_clone_to_owned().expect("a file can be duplicated")
+    }
+
+    #[test]
+    fn two_mappings_of_one_sealed_file_show_the_same_bytes() {
+        let page = limits::page_bytes();
+        let one = Mapping::new(MappingKind::Sealed, 2 * page).unwrap();
+        let other = Mapping::of_sealed(passed(&one), 2 * page).unwrap();
+        crate::copy(
+            (&[9_u8; 5][..]).into(),
+            &one.target(page..page + 5),
+            crate::CopyMode::Cached,
+        );
+        assert_eq!(other.source(page..page + 5).to_vec(), [9; 5]);
+        let shrunk = ftruncate(passed(&one), page as u64);
+        assert_eq!(shrunk, Err(Errno::PERM), "a sealed file keeps its length");
+    }
+
+    #[test]
+    fn a_file_that_could_become_shorter_is_not_mapped() {
+        let page = limits::page_bytes();
+        let open = Mapping::new(MappingKind::Memfd, 2 * page).unwrap();
+        let short = Mapping::new(MappingKind::Sealed, page).unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        for memfd in [passed(&open), passed(&short), file.into()] {
+            let refused = Mapping::of_sealed(memfd, 2 * page);
+            assert!(matches!(refused, Err(MapError::NotSealed { .. })), "{refused:?}");
+        }
+        let odd = Mapping::of_sealed(passed(&short), 1);
+        assert!(matches!(odd, Err(MapError::Map { .. })), "{odd:?}");
     }
 
     #[test]
@@ -274,7 +363,7 @@ mod tests {
             crate::CopyMode::Cached,
         );
         mapping.populate().expect("a MiB can be populated");
-        mapping.touch();
+        mapping.touch(0..1 << 20);
         assert_eq!(mapping.source(5000..5100).to_vec(), written);
     }
 

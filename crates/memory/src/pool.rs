@@ -3,7 +3,7 @@
 use crate::leased_blocks::LeasedBlocks;
 use crate::slab::{Hold, Slab, to_usize};
 use crate::sync::{Mutex, MutexGuard};
-use crate::{InFlight, Lease, MapError, Mapping, MappingKind, Region, ReturnList};
+use crate::{InFlight, Lease, MapError, Mapping, MappingKind, Region, ReturnList, SlabMemory, SlabSource};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StaticMutex, PoisonError};
@@ -55,11 +55,12 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Shared {
     name: &'static str,
     budget: Budget,
     fork: ForkPolicy,
+    /// None: each slab is a mapping of its own.
+    source: Option<Arc<dyn SlabSource>>,
     returns: Arc<ReturnList>,
     books: Mutex<Books>,
 }
@@ -79,6 +80,15 @@ struct Books {
 impl Pool {
     /// A pool without slabs. `name` is for messages ("arena", "copy cache").
     pub fn new(name: &'static str, budget: Budget, fork: ForkPolicy) -> Self {
+        Self::made(name, budget, fork, None)
+    }
+
+    /// The same, with slabs that come from `source`, which decides what a fork and a first touch cost.
+    pub fn with_source(name: &'static str, budget: Budget, source: Arc<dyn SlabSource>) -> Self {
+        Self::made(name, budget, ForkPolicy::Inherit, Some(source))
+    }
+
+    fn made(name: &'static str, budget: Budget, fork: ForkPolicy, source: Option<Arc<dyn SlabSource>>) -> Self {
         let books = Books {
             arena: Arena::new(budget),
             slabs: BTreeMap::new(),
@@ -91,6 +101,7 @@ impl Pool {
             name,
             budget,
             fork,
+            source,
             returns: Arc::new(ReturnList::new()),
             books: Mutex::new(books),
         };
@@ -131,7 +142,7 @@ impl Pool {
     }
 
     /// Reserves budget, then maps and populates a slab for what is missing (outside the lock). None: the budget allows
-    /// none, or the pool is closed. The caller registers `region()` with its engine, then admits it.
+    /// none, the source of the slabs has no room, or the pool is closed. The caller registers `region()` with its engine, then admits it.
     ///
     /// # Errors
     /// `Map` when the machine has not the memory; the budget is given back.
@@ -141,23 +152,38 @@ impl Pool {
         missing_bytes: u64,
         largest: u64,
     ) -> Result<Option<SlabReservation>, GrowError> {
-        let reserved = {
-            let mut books = self.shared.lock_drained();
-            if books.closed {
+        let mut most = u64::MAX;
+        loop {
+            let reserved = {
+                let mut books = self.shared.lock_drained();
+                if books.closed {
+                    return Ok(None);
+                }
+                books.reserve_slab(kind, missing_bytes, largest, most)
+            };
+            let Some((slab, len)) = reserved else { return Ok(None) };
+            let mut reservation = SlabReservation {
+                pool: self.clone(),
+                slab,
+                memory: None,
+                admitted: false,
+            };
+            reservation.memory = self.map(len).map_err(|source| GrowError::Map { len, source })?;
+            if reservation.memory.is_some() {
+                return Ok(Some(reservation));
+            }
+            drop(reservation);
+            // A source that has no room for this one may have it for a shorter one.
+            if len <= self.shortest_slab(largest) {
                 return Ok(None);
             }
-            books.reserve_slab(kind, missing_bytes, largest)
-        };
-        let Some((slab, len)) = reserved else { return Ok(None) };
-        let mut reservation = SlabReservation {
-            pool: self.clone(),
-            slab,
-            mapping: None,
-            admitted: false,
-        };
-        let mapping = self.map(len).map_err(|source| GrowError::Map { len, source })?;
-        reservation.mapping = Some(mapping);
-        Ok(Some(reservation))
+            most = len / 2;
+        }
+    }
+
+    /// Whole pages that hold a block of `largest` bytes.
+    fn shortest_slab(&self, largest: u64) -> u64 {
+        largest.max(1).next_multiple_of(self.shared.budget.page_bytes)
     }
 
     /// From now on blocks are cut from the slab. Panics on another pool's slab.
@@ -167,15 +193,11 @@ impl Pool {
             "a slab is admitted to the pool that made it, not to the {}",
             self.shared.name
         );
-        let mapping = slab
-            .mapping
+        let memory = slab
+            .memory
             .take()
-            .expect("a reservation holds a mapping until it is admitted");
-        let memory = Slab::new(
-            Arc::new(mapping),
-            Arc::clone(&self.shared.returns),
-            Arc::downgrade(&self.shared),
-        );
+            .expect("a reservation holds its memory until it is admitted");
+        let memory = Slab::new(memory, Arc::clone(&self.shared.returns), Arc::downgrade(&self.shared));
         let mut books = self.shared.lock();
         books.arena.admit_slab(slab.slab);
         books.slabs.insert(slab.slab, Arc::new(memory));
@@ -211,30 +233,33 @@ impl Pool {
         books.arena.end_quarantine()
     }
 
-    /// Removes slabs without blocks; the mappings are returned so that the caller can unregister them before they drop.
-    pub fn take_empty_slabs(&self) -> Vec<Arc<Mapping>> {
+    /// Removes slabs without blocks; their memory is returned so that the caller can unregister it before it drops.
+    pub fn take_empty_slabs(&self) -> Vec<SlabMemory> {
         self.shared.lock_drained().take_empty_slabs(|_| true)
     }
 
     /// As [`Pool::take_empty_slabs`], of one kind: what makes room for a larger slab of that kind.
-    pub fn take_empty_slabs_of(&self, kind: SlabKind) -> Vec<Arc<Mapping>> {
+    pub fn take_empty_slabs_of(&self, kind: SlabKind) -> Vec<SlabMemory> {
         self.shared.lock_drained().take_empty_slabs(|other| other == kind)
     }
 
     /// All slabs' regions (for unregistering at close).
     pub fn regions(&self) -> Vec<Region> {
         let books = self.shared.lock();
-        books.slabs.values().map(|slab| slab.mapping().region()).collect()
+        books.slabs.values().map(|slab| slab.memory().region()).collect()
+    }
+
+    /// The memory of one slab. None: there is no such slab.
+    pub fn slab(&self, slab: SlabId) -> Option<SlabMemory> {
+        let books = self.shared.lock();
+        books.slabs.get(&slab).map(|slab| slab.memory().clone())
     }
 
     /// Is this range inside one live (leased) block of this pool? Then a write may use it in place.
     pub fn contains(&self, region: Region) -> bool {
         let mut books = self.shared.lock_drained();
         // Most memory that is written is not the pool's, and needs no index of the blocks to say so.
-        let in_slab = books
-            .slabs
-            .values()
-            .any(|slab| slab.mapping().region().contains(region));
+        let in_slab = books.slabs.values().any(|slab| slab.memory().region().contains(region));
         in_slab && books.leased.contains(region)
     }
 
@@ -253,13 +278,16 @@ impl Pool {
         self.shared.lock().closed = true;
     }
 
-    fn map(&self, len: u64) -> Result<Mapping, MapError> {
+    fn map(&self, len: u64) -> Result<Option<SlabMemory>, MapError> {
+        if let Some(source) = &self.shared.source {
+            return source.make(to_usize(len));
+        }
         let mapping = Mapping::new(MappingKind::Anonymous, to_usize(len))?;
         if self.shared.fork == ForkPolicy::Exclude {
             mapping.exclude_from_fork()?;
         }
         mapping.populate()?;
-        Ok(mapping)
+        Ok(Some(SlabMemory::whole(Arc::new(mapping))))
     }
 }
 
@@ -328,20 +356,24 @@ impl Books {
         }
     }
 
-    fn reserve_slab(&mut self, kind: SlabKind, missing_bytes: u64, largest: u64) -> Option<(SlabId, u64)> {
+    /// Of at most `most` bytes, but long enough for `largest`.
+    fn reserve_slab(&mut self, kind: SlabKind, missing_bytes: u64, largest: u64, most: u64) -> Option<(SlabId, u64)> {
+        let page = self.arena.budget().page_bytes;
+        let least = largest.max(1).next_multiple_of(page);
         let len = self.arena.next_slab_len(kind, missing_bytes, largest)?;
+        let len = len.min((most - most % page).max(least));
         Some((self.arena.reserve_slab(kind, len)?, len))
     }
 
-    fn take_empty_slabs(&mut self, wanted: impl Fn(SlabKind) -> bool) -> Vec<Arc<Mapping>> {
-        let mut mappings = Vec::new();
+    fn take_empty_slabs(&mut self, wanted: impl Fn(SlabKind) -> bool) -> Vec<SlabMemory> {
+        let mut taken = Vec::new();
         for (id, kind, _) in self.arena.empty_slabs() {
             // A slab that is being made has no memory here yet: it is its reservation's.
             if wanted(kind) && self.slabs.contains_key(&id) && self.arena.remove_slab(id).is_ok() {
-                mappings.extend(self.slabs.remove(&id).map(|slab| Arc::clone(slab.mapping())));
+                taken.extend(self.slabs.remove(&id).map(|slab| slab.memory().clone()));
             }
         }
-        mappings
+        taken
     }
 }
 
@@ -353,25 +385,35 @@ impl Drop for Books {
     }
 }
 
-/// Budget taken for a slab that is being made, and its populated mapping. Dropped without `admit`, both are given back.
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Shared")
+            .field("name", &self.name)
+            .field("books", &self.books)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Budget taken for a slab that is being made, and its memory. Dropped without `admit`, both are given back.
 #[derive(Debug)]
 pub struct SlabReservation {
     pool: Pool,
     slab: SlabId,
-    /// None only before the mapping is made and once it is admitted.
-    mapping: Option<Mapping>,
+    /// None only before the memory is made and once it is admitted.
+    memory: Option<SlabMemory>,
     admitted: bool,
 }
 
 impl SlabReservation {
     /// The memory to register.
     pub fn region(&self) -> Region {
-        self.mapping().region()
+        self.memory().region()
     }
 
     /// Length, bytes.
     pub fn len(&self) -> u64 {
-        self.mapping().len() as u64
+        self.memory().len() as u64
     }
 
     /// Always false: no slab is made without bytes.
@@ -379,10 +421,8 @@ impl SlabReservation {
         false
     }
 
-    fn mapping(&self) -> &Mapping {
-        self.mapping
-            .as_ref()
-            .expect("whoever has a reservation has its mapping")
+    fn memory(&self) -> &SlabMemory {
+        self.memory.as_ref().expect("whoever has a reservation has its memory")
     }
 }
 
@@ -390,7 +430,7 @@ impl Drop for SlabReservation {
     fn drop(&mut self) {
         if !self.admitted {
             // The memory goes before its budget does, so that the two together never exceed the limit.
-            drop(self.mapping.take());
+            drop(self.memory.take());
             self.pool.shared.lock().arena.cancel_slab(self.slab);
         }
     }

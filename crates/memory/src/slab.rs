@@ -1,15 +1,15 @@
 //! A slab's memory, and the hold that keeps one block of it from being reused.
 
 use crate::pool::Shared;
-use crate::{Mapping, Region, ReturnList, fork, poison};
+use crate::{Region, ReturnList, SlabMemory, fork, poison};
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 use tensorlease_arena::Block;
 
-/// A mapping whose blocks a pool hands out, with all that a deleter needs. Blocks keep it alive, also after the pool.
+/// Memory whose blocks a pool hands out, with all that a deleter needs. Blocks keep it alive, also after the pool.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    mapping: Arc<Mapping>,
+    memory: SlabMemory,
     returns: Arc<ReturnList>,
     /// Weak: the pool owns its slabs. Dead = nobody is left who could reuse a block.
     pool: Weak<Shared>,
@@ -17,22 +17,29 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    pub(crate) fn new(mapping: Arc<Mapping>, returns: Arc<ReturnList>, pool: Weak<Shared>) -> Self {
-        poison::forbid(mapping.region());
+    pub(crate) fn new(memory: SlabMemory, returns: Arc<ReturnList>, pool: Weak<Shared>) -> Self {
+        poison::forbid(memory.region());
         Self {
-            mapping,
+            memory,
             returns,
             pool,
             fork_generation: fork::generation(),
         }
     }
 
-    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+    pub(crate) fn memory(&self) -> &SlabMemory {
+        &self.memory
     }
 
     pub(crate) fn pool(&self) -> &Weak<Shared> {
         &self.pool
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // Part of a mapping that lives on: whoever gets these bytes next must find them usable.
+        poison::allow(self.memory.region());
     }
 }
 
@@ -65,7 +72,7 @@ impl Hold {
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
-        self.slab.mapping.base().wrapping_add(to_usize(self.block.offset))
+        self.slab.memory.base().wrapping_add(to_usize(self.block.offset))
     }
 
     /// The whole block.

@@ -109,6 +109,7 @@ impl Mooncake {
                 ranges: true,
                 atomic_replace: false,
                 evicts: true,
+                others_make_room: false,
                 describes: false,
                 late_writes: true,
                 prompt: false,

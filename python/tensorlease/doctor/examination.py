@@ -30,7 +30,7 @@ def examine(
 ) -> Report:
     """Looks at everything that a store with this URL stands on. Takes a second or two, and at most some 100 s where something hangs.
 
-    :param url: None: as ``tensorlease.open``, the environment variable ``TENSORLEASE_URL``, else ``embedded://``
+    :param url: None: as ``tensorlease.open``, the environment variable ``TENSORLEASE_URL``, else ``host://``
     :param max_bytes: the budget that the store will be opened with
     :param metrics_port: of the master, to learn how much memory the cluster has
     :param machine: another /proc and /sys than this machine's own, for tests

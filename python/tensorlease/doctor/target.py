@@ -22,7 +22,7 @@ TRIAL_LOCAL_BUFFER_BYTES = 16 * MIB
 _PINS = ("hard", "soft", "none")
 #: Behind a name, an IPv4 address, or an IPv6 address in brackets.
 _PORT = re.compile(r"(?<=[^:]):\d+$")
-_FORMAT = "write for example embedded:// or mooncake://127.0.0.1:50051"
+_FORMAT = "write for example host://, embedded:// or mooncake://127.0.0.1:50051"
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def target(url: str, max_bytes: int) -> Target:
     :raises ConfigError: it is none, or has a size or a pin that says nothing
     """
     scheme, found, rest = url.partition("://")
-    if not found or scheme not in ("embedded", "mooncake"):
+    if not found or scheme not in ("embedded", "host", "mooncake"):
         raise ConfigError(f"{url!r} is no URL of a store; {_FORMAT}")
     host, _, query = rest.partition("?")
     # A plus is a plus in a store URL.

@@ -15,7 +15,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
-use tensorlease_engine::{Fault, FaultKind, ObjectInfo};
+use tensorlease_engine::{Fault, FaultKind, ObjectInfo, Tag};
 
 /// Does any item leave it to the engine what it is?
 pub(super) fn needed(request: &ReadRequest) -> bool {
@@ -127,19 +127,26 @@ fn found(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Found
 }
 
 fn read_info(info: ObjectInfo) -> Result<Described, Fault> {
-    let unreadable = |text: String| Fault::new(FaultKind::Mismatch, 0, text);
-    let tag = info
-        .tag
-        .ok_or_else(|| unreadable("the object has no type tag; pass its shape and dtype".to_owned()))?;
-    match from_tag(&tag).map_err(|error| unreadable(error.to_string()))? {
-        Some(spec) => Ok(Described {
-            bytes: spec.bytes(),
-            kind: ObjectKind::Tensor(Arc::new(spec)),
-        }),
-        None => Ok(Described {
-            bytes: if tag == packed_empty_tag() { 0 } else { info.len },
-            kind: ObjectKind::Packed,
-        }),
+    let untagged = || {
+        let message = "the object has no type tag; pass its shape and dtype";
+        Fault::new(FaultKind::Mismatch, 0, message)
+    };
+    let tag = info.tag.ok_or_else(untagged)?;
+    let kind = object_kind(&tag)?;
+    let bytes = match &kind {
+        ObjectKind::Tensor(spec) => spec.bytes(),
+        ObjectKind::Packed if tag == packed_empty_tag() => 0,
+        ObjectKind::Packed => info.len,
+    };
+    Ok(Described { kind, bytes })
+}
+
+/// What a tag says.
+pub(super) fn object_kind(tag: &Tag) -> Result<ObjectKind, Fault> {
+    match from_tag(tag) {
+        Ok(Some(spec)) => Ok(ObjectKind::Tensor(Arc::new(spec))),
+        Ok(None) => Ok(ObjectKind::Packed),
+        Err(error) => Err(Fault::new(FaultKind::Mismatch, 0, error.to_string())),
     }
 }
 

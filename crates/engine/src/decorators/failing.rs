@@ -113,6 +113,9 @@ impl Engine for Failing {
         stats,
         remark,
         staging,
+        views,
+        slabs,
+        local_reads,
         close
     );
 

@@ -100,7 +100,17 @@ impl Gated {
 }
 
 impl Engine for Gated {
-    forward!(register, unregister, stats, remark, staging, close);
+    forward!(
+        register,
+        unregister,
+        stats,
+        remark,
+        staging,
+        views,
+        slabs,
+        local_reads,
+        close
+    );
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

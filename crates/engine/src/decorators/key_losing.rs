@@ -41,6 +41,9 @@ impl Engine for KeyLosing {
         stats,
         remark,
         staging,
+        views,
+        slabs,
+        local_reads,
         close
     );
 

@@ -116,7 +116,16 @@ fn detached(target: &Target<'_>) -> Target<'static> {
 
 impl Engine for LateWriting {
     forward!(register, unregister, write_batch, remove_batch, remove_prefix);
-    forward!(contains_batch, describe_batch, stats, remark, staging);
+    forward!(
+        contains_batch,
+        describe_batch,
+        stats,
+        remark,
+        staging,
+        views,
+        slabs,
+        local_reads
+    );
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

@@ -27,7 +27,17 @@ impl Slow {
 }
 
 impl Engine for Slow {
-    forward!(register, unregister, stats, remark, staging, close);
+    forward!(
+        register,
+        unregister,
+        stats,
+        remark,
+        staging,
+        views,
+        slabs,
+        local_reads,
+        close
+    );
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

@@ -1,5 +1,5 @@
 //! One stored object: its bytes, its size, its tag.
-use crate::{Fault, FaultKind, ObjectInfo, ReadOp, Tag};
+use crate::{Fault, FaultKind, Indexed, ObjectInfo, ReadOp, Tag};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tensorlease_memory::{CopyMode, Lease, Source, copy};
 
@@ -17,6 +17,12 @@ pub(super) struct Object {
 fn next_version() -> u64 {
     static VERSIONS: AtomicU64 = AtomicU64::new(1);
     VERSIONS.fetch_add(1, Relaxed)
+}
+
+impl Indexed for Object {
+    fn object_len(&self) -> u64 {
+        self.len
+    }
 }
 
 impl Object {
@@ -44,10 +50,6 @@ impl Object {
                 .expect("an object has at least one byte, so at least one piece"),
             rest: pieces.collect(),
         }
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.len
     }
 
     pub(super) fn info(&self) -> ObjectInfo {

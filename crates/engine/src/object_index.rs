@@ -1,5 +1,4 @@
-//! The index: key to object, in shards with a lock each. A key is hashed once per call.
-use super::object::Object;
+//! The index of a store: key to object, in shards with a lock each. A key is hashed once per call.
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -9,41 +8,51 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Enough that readers and writers on every core seldom meet.
 const SHARDS: usize = 64;
 
-type Objects = HashMap<StoredKey, Arc<Object>, HashAsGiven>;
+/// What an index holds under its keys.
+pub trait Indexed {
+    /// Size of the object, bytes.
+    fn object_len(&self) -> u64;
+}
+
+type Objects<T> = HashMap<StoredKey, Arc<T>, HashAsGiven>;
 
 /// Kept on cache lines of its own, so that a lock taken on one core does not slow its neighbour's.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Shard(RwLock<Objects>);
-
 #[derive(Debug)]
-pub(super) struct Shards {
+#[repr(align(128))]
+struct Shard<T>(RwLock<Objects<T>>);
+
+/// Key to object. Calls may run from any thread; what an object holds is given back when the last of its users lets go of it.
+#[derive(Debug)]
+pub struct ObjectIndex<T> {
     /// Seeded at random, so that nobody can choose keys that all fall into one bucket.
     hashing: RandomState,
-    shards: Vec<Shard>,
+    shards: Vec<Shard<T>>,
     objects: AtomicU64,
     object_bytes: AtomicU64,
 }
 
-impl Shards {
-    pub(super) fn new() -> Self {
+impl<T> Default for ObjectIndex<T> {
+    fn default() -> Self {
         Self {
             hashing: RandomState::new(),
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            shards: (0..SHARDS).map(|_| Shard(RwLock::default())).collect(),
             objects: AtomicU64::new(0),
             object_bytes: AtomicU64::new(0),
         }
     }
+}
 
-    pub(super) fn get(&self, key: &str) -> Option<Arc<Object>> {
+impl<T: Indexed> ObjectIndex<T> {
+    /// The object under a key.
+    pub fn get(&self, key: &str) -> Option<Arc<T>> {
         let asked = self.hashed(key);
         self.shard(asked.hash).read().get(asked.as_dyn()).cloned()
     }
 
     /// Puts the object in place of the one before, if any, in one step.
-    pub(super) fn insert(&self, key: &str, object: Arc<Object>) {
+    pub fn insert(&self, key: &str, object: Arc<T>) {
         let asked = self.hashed(key);
-        let len = object.len();
+        let len = object.object_len();
         let mut objects = self.shard(asked.hash).write();
         let old = match objects.get_mut(asked.as_dyn()) {
             Some(slot) => Some(std::mem::replace(slot, object)),
@@ -59,40 +68,44 @@ impl Shards {
         self.objects.fetch_add(1, Relaxed);
         self.object_bytes.fetch_add(len, Relaxed);
         if let Some(old) = &old {
-            self.uncount(1, old.len());
+            self.uncount(1, old.object_len());
         }
         drop(objects);
         // The old object's memory is given back here, outside the lock.
         drop(old);
     }
 
-    pub(super) fn remove(&self, key: &str) -> Option<Arc<Object>> {
+    /// Takes an object out.
+    pub fn remove(&self, key: &str) -> Option<Arc<T>> {
         let asked = self.hashed(key);
         let mut objects = self.shard(asked.hash).write();
         let old = objects.remove(asked.as_dyn())?;
-        self.uncount(1, old.len());
+        self.uncount(1, old.object_len());
         Some(old)
     }
 
-    pub(super) fn remove_prefix(&self, prefix: &str) -> u64 {
+    /// Takes out every object whose key starts with `prefix`; returns how many.
+    pub fn remove_prefix(&self, prefix: &str) -> u64 {
         let mut removed = 0;
         for shard in &self.shards {
             let mut objects = shard.write();
-            let gone: Vec<Arc<Object>> = objects
+            let gone: Vec<Arc<T>> = objects
                 .extract_if(|stored, _| stored.key.starts_with(prefix))
                 .map(|(_, object)| object)
                 .collect();
-            self.uncount(gone.len() as u64, gone.iter().map(|object| object.len()).sum());
+            self.uncount(gone.len() as u64, gone.iter().map(|object| object.object_len()).sum());
             removed += gone.len() as u64;
         }
         removed
     }
 
-    pub(super) fn objects(&self) -> u64 {
+    /// Objects held now.
+    pub fn objects(&self) -> u64 {
         self.objects.load(Relaxed)
     }
 
-    pub(super) fn object_bytes(&self) -> u64 {
+    /// Bytes of the objects held now.
+    pub fn object_bytes(&self) -> u64 {
         self.object_bytes.load(Relaxed)
     }
 
@@ -109,18 +122,18 @@ impl Shards {
     }
 
     /// By bits that the maps inside use for neither bucket nor tag, so that a shard's buckets fill evenly.
-    fn shard(&self, hash: u64) -> &Shard {
+    fn shard(&self, hash: u64) -> &Shard<T> {
         &self.shards[(hash >> 40) as usize % SHARDS]
     }
 }
 
-impl Shard {
+impl<T> Shard<T> {
     /// Nothing panics between two changes that belong together, so a poisoned lock still protects a sound map.
-    fn read(&self) -> RwLockReadGuard<'_, Objects> {
+    fn read(&self) -> RwLockReadGuard<'_, Objects<T>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Objects> {
+    fn write(&self) -> RwLockWriteGuard<'_, Objects<T>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

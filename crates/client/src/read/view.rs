@@ -1,0 +1,98 @@
+//! Reads in place: values that stay where the engine keeps them.
+
+use super::describe::{object_kind, words};
+use crate::{
+    CallError, KeyFailure, ObjectKind, ReadError, blocking::call_engine, core::Core, error::read_error, patience::Wait,
+    request::Expected, spec::packed_empty_tag,
+};
+use std::sync::Arc;
+use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
+use tensorlease_memory::View;
+
+/// One value, read where it lies.
+#[derive(Debug)]
+pub struct ValueView {
+    /// Tensor or not.
+    pub kind: ObjectKind,
+    /// Its bytes; `None` for a value of zero bytes.
+    pub view: Option<View>,
+}
+
+/// One view per `(key, what is expected there)`, in order: all of them, or none.
+pub(crate) fn views(
+    core: &Arc<Core>,
+    wanted: &[(String, Expected)],
+    wait: &Wait<'_>,
+) -> Result<Vec<ValueView>, ReadError> {
+    if core.engine.views().is_none() {
+        let name = core.capabilities.name;
+        let message = format!("the {name} engine shows no values in place; read them without view, or open host://");
+        return Err(CallError::Invalid { message }.into());
+    }
+    let keys = wanted
+        .iter()
+        .map(|(key, _)| format!("{}{key}", core.options.namespace))
+        .collect();
+    let viewed = call_engine(core, keys, wait, |engine, keys| match engine.views() {
+        Some(views) => views.view_batch(keys),
+        None => keys.iter().map(|_| Err(Fault::closed())).collect(),
+    })?;
+    let (mut values, mut failures) = (Vec::with_capacity(wanted.len()), Vec::new());
+    // Most values of a read are of one kind: its tag is read once.
+    let mut last: Option<(Tag, ObjectKind)> = None;
+    let mut kind_of = |tag: &Tag| match &last {
+        Some((known, kind)) if known == tag => Ok(kind.clone()),
+        _ => {
+            let kind = object_kind(tag)?;
+            last = Some((tag.clone(), kind.clone()));
+            Ok(kind)
+        }
+    };
+    for ((key, expected), viewed) in wanted.iter().zip(viewed) {
+        let value = viewed.and_then(|viewed| {
+            let kind = kind_of(&viewed.tag)?;
+            value(viewed, kind, expected)
+        });
+        match value {
+            Ok(value) => values.push(value),
+            Err(fault) => failures.push(KeyFailure::new(key, fault)),
+        }
+    }
+    if !failures.is_empty() {
+        return Err(read_error(failures));
+    }
+    let bytes = values.iter().filter_map(|value| value.view.as_ref()).map(View::len);
+    core.counters.read_bytes.add(bytes.sum::<usize>() as u64);
+    core.counters.read_keys.add(values.len() as u64);
+    core.counters.viewed_reads.add(values.len() as u64);
+    Ok(values)
+}
+
+fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) -> Result<ValueView, Fault> {
+    let len = match &kind {
+        ObjectKind::Tensor(spec) => spec.bytes(),
+        ObjectKind::Packed if tag == packed_empty_tag() => 0,
+        ObjectKind::Packed => view.len() as u64,
+    };
+    let asked = match expected {
+        Expected::Described => None,
+        Expected::Tensor(spec) => Some((ObjectKind::Tensor(Arc::clone(spec)), spec.bytes())),
+        Expected::Packed(bytes) => Some((ObjectKind::Packed, *bytes)),
+    };
+    if let Some((kind_asked, len_asked)) = asked
+        && (kind_asked != kind || len_asked != len)
+    {
+        let (there, asked) = (words(&kind, len), words(&kind_asked, len_asked));
+        let message = format!("holds {there}, asked for {asked}; ask for what it holds");
+        return Err(Fault::new(FaultKind::Mismatch, 0, message));
+    }
+    // Of a value without bytes the engine holds a marker instead.
+    if len != 0 && len != view.len() as u64 {
+        let message = format!("has {} bytes, where its tag says {len}", view.len());
+        return Err(Fault::new(FaultKind::Mismatch, 0, message));
+    }
+    Ok(ValueView {
+        kind,
+        view: (len != 0).then_some(view),
+    })
+}

@@ -1,0 +1,360 @@
+//! The client's side: an engine like any other, whose bytes lie in the daemon's memory.
+//!
+//! What crosses the socket is where objects lie; the bytes are copied by the client's own threads, between the daemon's memory and the client's.
+mod extents;
+mod read;
+mod returns;
+mod session;
+mod shown;
+mod views;
+mod window;
+mod write;
+
+pub use session::{ConnectError, HostReport};
+
+use crate::place::SocketPath;
+use crate::wire::{Answer, KEY_BYTES_MAX, LIST_MAX, Request};
+use extents::Extents;
+use session::Session;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::time::{Duration, Instant};
+use tensorlease_engine::{
+    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
+    Tag, Views, WriteOp,
+};
+use tensorlease_memory::{Region, SlabSource, fork};
+use window::Window;
+
+/// Most bytes of one call with more than one key: bounds how long a call keeps its objects pinned.
+const BATCH_BYTES_MAX: u64 = 1 << 30;
+/// Two non-temporal copies nearly fill a memory bus; more than four threads bring nothing.
+const READERS_WORTH: usize = 4;
+/// From here on a copy streams past the cache, and another thread helps.
+const LARGE_CALL_BYTES_MIN: u64 = 8 << 20;
+/// Key bytes of one message.
+const MESSAGE_KEY_BYTES_MAX: usize = 1 << 20;
+/// A close waits so long for running calls before it takes the socket from them.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Objects in the arena of this host's daemon, shared with all its clients.
+pub struct HostEngine {
+    capabilities: Capabilities,
+    /// Every call holds it for reading; `close` takes what is inside, and so waits for running calls.
+    open: RwLock<Option<Open>>,
+    closing: AtomicBool,
+    /// Beside the lock, so that a close can end calls that wait for a silent daemon.
+    session: Arc<Session>,
+    fork_generation: u64,
+    counters: Counters,
+}
+
+struct Open {
+    session: Arc<Session>,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    register_calls: AtomicU64,
+    unregister_calls: AtomicU64,
+    registered_bytes: AtomicU64,
+    read_calls: AtomicU64,
+    write_calls: AtomicU64,
+}
+
+impl HostEngine {
+    /// Connects to the daemon at `socket`. Never starts one.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: there is none, or it is not this user's, or speaks another protocol.
+    pub fn connect(socket: &SocketPath) -> Result<Self, ConnectError> {
+        let session = Arc::new(Session::connect(socket)?);
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(Self {
+            capabilities: Capabilities {
+                name: "host",
+                registration: Registration::Free,
+                registration_bytes_max: u64::MAX,
+                batch_keys_max: LIST_MAX,
+                batch_bytes_max: BATCH_BYTES_MAX,
+                readers_worth: cores.min(READERS_WORTH),
+                large_call_bytes_min: LARGE_CALL_BYTES_MIN,
+                ranges: true,
+                atomic_replace: true,
+                evicts: false,
+                others_make_room: true,
+                describes: true,
+                late_writes: false,
+                prompt: false,
+            },
+            open: RwLock::new(Some(Open {
+                session: Arc::clone(&session),
+                window: Mutex::default(),
+            })),
+            closing: AtomicBool::new(false),
+            session,
+            fork_generation: fork::generation(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The daemon's bound of everything, bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.session.capacity_bytes()
+    }
+
+    /// Who holds what on this host.
+    ///
+    /// # Errors
+    /// [`Fault`] `Unavailable` where the daemon is gone.
+    pub fn report(&self) -> Result<HostReport, Fault> {
+        self.with(|open| open.session.report())
+    }
+
+    fn enter(&self) -> RwLockReadGuard<'_, Option<Open>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `Unavailable` once closed, and in a forked child, whose socket is its parent's.
+    fn with<T>(&self, call: impl FnOnce(&Open) -> Result<T, Fault>) -> Result<T, Fault> {
+        if self.closing.load(Relaxed) {
+            return Err(Fault::closed());
+        }
+        if fork::generation() != self.fork_generation {
+            return Err(Fault::new(
+                FaultKind::Unavailable,
+                0,
+                "this process was forked from the one that opened the store; open one here",
+            ));
+        }
+        match &*self.enter() {
+            Some(open) => call(open),
+            None => Err(Fault::closed()),
+        }
+    }
+
+    /// One result per key; a fault of the whole call is each key's.
+    fn for_keys<T>(
+        &self,
+        keys: usize,
+        call: impl FnOnce(&Open) -> Result<Vec<Result<T, Fault>>, Fault>,
+    ) -> Vec<Result<T, Fault>> {
+        match self.with(call) {
+            Ok(results) => results,
+            Err(fault) => (0..keys).map(|_| Err(fault.clone())).collect(),
+        }
+    }
+
+    fn flags(&self, keys: &[&str], request: for<'a> fn(Vec<&'a str>) -> Request<'a>) -> Vec<Result<bool, Fault>> {
+        self.for_keys(keys.len(), |open| {
+            in_messages(keys, |range| {
+                let keys = &keys[range];
+                open.session.ask(&request(keys.to_vec()), |answer, _| match answer {
+                    Answer::Flags { flags } if flags.len() == keys.len() => Ok(flags.into_iter().map(Ok).collect()),
+                    other => Err(unexpected(&other)),
+                })
+            })
+        })
+    }
+}
+
+/// `call` for as many keys at a time as one message takes, given as a range of them. A key that no message takes is refused on its own.
+fn in_messages<T>(
+    keys: &[&str],
+    mut call: impl FnMut(Range<usize>) -> Result<Vec<Result<T, Fault>>, Fault>,
+) -> Result<Vec<Result<T, Fault>>, Fault> {
+    let mut results = Vec::with_capacity(keys.len());
+    let mut start = 0;
+    while start < keys.len() {
+        if KEY_BYTES_MAX < keys[start].len() {
+            results.push(Err(key_too_long(keys[start])));
+            start += 1;
+            continue;
+        }
+        let mut bytes = 0;
+        let fits = keys[start..].iter().take(LIST_MAX).take_while(|key| {
+            bytes += key.len();
+            bytes <= MESSAGE_KEY_BYTES_MAX && key.len() <= KEY_BYTES_MAX
+        });
+        let end = start + fits.count();
+        results.extend(call(start..end)?);
+        start = end;
+    }
+    Ok(results)
+}
+
+fn key_too_long(key: &str) -> Fault {
+    let message = format!("a key of {} bytes is longer than {KEY_BYTES_MAX}", key.len());
+    Fault::new(FaultKind::Refused, 0, message)
+}
+
+fn unexpected(answer: &Answer<'_>) -> Fault {
+    let message = format!("the daemon answered out of turn ({answer:.40?}); restart it");
+    Fault::new(FaultKind::Unavailable, 0, message)
+}
+
+impl Engine for HostEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn register(&self, region: Region) -> Result<(), RegisterError> {
+        self.counters.register_calls.fetch_add(1, Relaxed);
+        if self.enter().is_none() {
+            return Err(RegisterError::Closed);
+        }
+        self.counters.registered_bytes.fetch_add(region.len as u64, Relaxed);
+        Ok(())
+    }
+
+    fn unregister(&self, region: Region) -> Result<(), RegisterError> {
+        self.counters.unregister_calls.fetch_add(1, Relaxed);
+        if self.enter().is_none() {
+            return Err(RegisterError::Closed);
+        }
+        let less = |now: u64| Some(now.saturating_sub(region.len as u64));
+        let _always_some = self.counters.registered_bytes.fetch_update(Relaxed, Relaxed, less);
+        Ok(())
+    }
+
+    fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
+        self.counters.read_calls.fetch_add(1, Relaxed);
+        self.for_keys(reads.len(), |open| read::batch(&open.session, reads))
+    }
+
+    fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
+        self.counters.write_calls.fetch_add(1, Relaxed);
+        self.for_keys(writes.len(), |open| write::batch(&open.session, &open.window, writes))
+    }
+
+    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
+        self.flags(keys, |keys| Request::Remove { keys })
+    }
+
+    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
+        if KEY_BYTES_MAX < prefix.len() {
+            return Ok(0);
+        }
+        self.with(|open| {
+            open.session
+                .ask(&Request::RemovePrefix { prefix }, |answer, _| match answer {
+                    Answer::Removed { count } => Ok(count),
+                    other => Err(unexpected(&other)),
+                })
+        })
+    }
+
+    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
+        self.flags(keys, |keys| Request::Contains { keys })
+    }
+
+    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
+        self.for_keys(keys.len(), |open| {
+            in_messages(keys, |range| {
+                let keys = &keys[range];
+                let request = Request::Describe { keys: keys.to_vec() };
+                open.session.ask(&request, |answer, _| match answer {
+                    Answer::Described { objects } if objects.len() == keys.len() => {
+                        let info = |object: crate::wire::Described<'_>| ObjectInfo {
+                            len: object.len,
+                            tag: Some(Tag::new(object.tag)),
+                            version: object.version,
+                        };
+                        Ok(objects.into_iter().map(|object| Ok(object.map(info))).collect())
+                    }
+                    other => Err(unexpected(&other)),
+                })
+            })
+        })
+    }
+
+    fn stats(&self) -> EngineStats {
+        let counts = self.with(|open| {
+            open.session.ask(&Request::Counts, |answer, _| match answer {
+                Answer::Counts(counts) => Ok(counts),
+                other => Err(unexpected(&other)),
+            })
+        });
+        let counts = counts.unwrap_or_default();
+        let registered = if self.closing.load(Relaxed) {
+            0
+        } else {
+            self.counters.registered_bytes.load(Relaxed)
+        };
+        EngineStats {
+            register_calls: self.counters.register_calls.load(Relaxed),
+            unregister_calls: self.counters.unregister_calls.load(Relaxed),
+            registered_bytes: registered,
+            read_calls: self.counters.read_calls.load(Relaxed),
+            write_calls: self.counters.write_calls.load(Relaxed),
+            objects: counts.objects,
+            object_bytes: counts.object_bytes,
+            local_reads: 0,
+        }
+    }
+
+    /// Every read copies from memory that is shared, which is this engine's transport.
+    fn local_reads(&self) -> u64 {
+        0
+    }
+
+    fn remark(&self) -> Option<String> {
+        Some(format!(
+            "memory of the daemon at {} (up to {} bytes for all its clients)",
+            self.session.socket_path().display(),
+            self.session.capacity_bytes()
+        ))
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        Some(self)
+    }
+
+    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
+        Some(Arc::new(Extents::of(&self.session)))
+    }
+
+    fn close(&self) -> Result<(), CloseError> {
+        if self.closing.swap(true, Relaxed) && self.enter().is_none() {
+            return Ok(());
+        }
+        if fork::generation() != self.fork_generation {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let taken = loop {
+            match self.open.try_write() {
+                Ok(mut open) => break open.take(),
+                Err(TryLockError::Poisoned(open)) => break open.into_inner().take(),
+                Err(TryLockError::WouldBlock) if CLOSE_PATIENCE < started.elapsed() => {
+                    // Whoever still waits for the daemon waits in vain. Copies that run end by themselves.
+                    self.session.break_off();
+                    break self.open.write().unwrap_or_else(PoisonError::into_inner).take();
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        if let Some(open) = taken {
+            open.session.leave();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HostEngine {
+    fn drop(&mut self) {
+        // A close of this engine can't fail.
+        let _closed = self.close();
+    }
+}
+
+impl std::fmt::Debug for HostEngine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("HostEngine")
+            .field("socket", &self.session.socket_path())
+            .finish_non_exhaustive()
+    }
+}

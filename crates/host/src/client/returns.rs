@@ -1,0 +1,160 @@
+//! What was lent and is to be given back: collected, and sent when it is worth a message.
+use crate::wire::{LIST_MAX, Request};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// So many bytes of dropped views are not kept from their next owner.
+const DUE_BYTES: usize = 1 << 20;
+
+/// One thing that the daemon lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Returned {
+    /// A read has ended.
+    Read { ticket: u64 },
+    /// A view was dropped.
+    View { ticket: u64, bytes: usize },
+    /// A slab of the client's arena.
+    Extent { ticket: u64 },
+}
+
+/// Collects what is given back. Its lock is held for a few instructions only.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    pins: Vec<u64>,
+    extents: Vec<u64>,
+    /// Of dropped views in `pins`.
+    bytes: usize,
+    /// Views that live.
+    views: usize,
+    /// Something is there that is sent at once.
+    urgent: bool,
+}
+
+/// What one flush sends.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pins: Vec<u64>,
+    extents: Vec<u64>,
+}
+
+impl Returns {
+    /// Room for the tickets of so many more views.
+    pub(super) fn lend(&self, views: usize) {
+        let mut waiting = self.waiting();
+        waiting.views += views;
+        let room = waiting.views;
+        waiting.pins.reserve(room);
+    }
+
+    /// True: it is due.
+    pub(super) fn add(&self, returned: Returned) -> bool {
+        let mut waiting = self.waiting();
+        match returned {
+            Returned::Read { ticket } => {
+                waiting.pins.push(ticket);
+                waiting.urgent = true;
+            }
+            Returned::View { ticket, bytes } => {
+                waiting.pins.push(ticket);
+                waiting.bytes += bytes;
+                waiting.views = waiting.views.saturating_sub(1);
+            }
+            Returned::Extent { ticket } => {
+                waiting.extents.push(ticket);
+                waiting.urgent = true;
+            }
+        }
+        waiting.is_due()
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.waiting().is_due()
+    }
+
+    pub(super) fn take(&self) -> Batch {
+        let mut waiting = self.waiting();
+        // What a view's drop pushes to keeps its room.
+        let batch = Batch {
+            pins: waiting.pins.drain(..).collect(),
+            extents: std::mem::take(&mut waiting.extents),
+        };
+        waiting.bytes = 0;
+        waiting.urgent = false;
+        batch
+    }
+
+    /// It could not be sent; it stays until something else is.
+    pub(super) fn put_back(&self, batch: Batch) {
+        let mut waiting = self.waiting();
+        waiting.pins.extend(batch.pins);
+        waiting.extents.extend(batch.extents);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn is_due(&self) -> bool {
+        let many = LIST_MAX <= self.pins.len() || DUE_BYTES <= self.bytes;
+        self.urgent || many || (self.views == 0 && self.bytes != 0)
+    }
+}
+
+impl Batch {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for tickets in self.pins.chunks(LIST_MAX) {
+            let tickets = tickets.to_vec();
+            Request::Unpin { tickets }.encode(out);
+        }
+        for ticket in &self.extents {
+            Request::ReleaseExtent { ticket: *ticket }.encode(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(ticket: u64, bytes: usize) -> Returned {
+        Returned::View { ticket, bytes }
+    }
+
+    #[test]
+    fn small_views_wait_for_company_and_the_last_one_does_not() {
+        let returns = Returns::default();
+        returns.lend(3);
+        assert!(!returns.add(view(1, 100)));
+        assert!(!returns.add(view(2, 100)));
+        assert!(returns.add(view(3, 100)), "no view lives any more");
+        assert_eq!(returns.take().pins, [1, 2, 3]);
+        assert!(!returns.is_due(), "everything was taken");
+    }
+
+    #[test]
+    fn much_memory_goes_back_while_other_views_live() {
+        let returns = Returns::default();
+        returns.lend(10);
+        assert!(!returns.add(view(1, DUE_BYTES - 1)));
+        assert!(returns.add(view(2, 1)));
+    }
+
+    #[test]
+    fn reads_and_extents_go_back_at_once_and_what_was_not_sent_stays() {
+        let returns = Returns::default();
+        assert!(returns.add(Returned::Read { ticket: 5 }));
+        assert!(returns.add(Returned::Extent { ticket: 6 }));
+        let batch = returns.take();
+        returns.put_back(batch);
+        assert!(!returns.is_due(), "it waits for the next");
+        assert!(returns.add(Returned::Read { ticket: 7 }));
+        let batch = returns.take();
+        assert_eq!((batch.pins, batch.extents), (vec![5, 7], vec![6]));
+    }
+}

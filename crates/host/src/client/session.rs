@@ -1,0 +1,317 @@
+//! A client's connection: one conversation, and the slabs that it has been shown.
+use super::returns::{Returned, Returns};
+use super::shown::Shown;
+use crate::place::SocketPath;
+use crate::socket::{self, Broken, FrameReader};
+use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
+use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_memory::Mapping;
+
+/// A daemon answers within microseconds. One that is silent for so long is taken for gone.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Who holds what on a host.
+pub type HostReport = Report;
+
+/// Why a daemon could not be reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// There is none.
+    #[error("no daemon listens at {socket:?}; start one with `tensorlease serve`, or open host:// to have one started")]
+    NoDaemon {
+        /// Where it was looked for.
+        socket: PathBuf,
+    },
+    /// The socket belongs to another user.
+    #[error("the daemon at {socket:?} belongs to another user")]
+    Foreign {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// It does not speak our version of the protocol, or turned us away.
+    #[error("the daemon at {socket:?} refused this client: {message}")]
+    Refused {
+        /// Where.
+        socket: PathBuf,
+        /// In words.
+        message: String,
+    },
+    /// The system refused.
+    #[error("cannot connect to {socket:?}")]
+    System {
+        /// Where.
+        socket: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Lives as long as the engine, and as long as anything that the daemon has lent: the socket's end would end those.
+pub(super) struct Session {
+    path: PathBuf,
+    socket: OwnedFd,
+    capacity_bytes: u64,
+    conversation: Mutex<Conversation>,
+    slabs: RwLock<HashMap<u32, Arc<Shown>>>,
+    returns: Returns,
+}
+
+/// One request and its answer at a time.
+struct Conversation {
+    reader: FrameReader,
+    out: Vec<u8>,
+    /// Why it has ended; every later call gets the same.
+    broken: Option<Fault>,
+}
+
+impl Session {
+    pub(super) fn connect(place: &SocketPath) -> Result<Self, ConnectError> {
+        let path = place.as_path().to_owned();
+        let system = |errno: Errno| match errno {
+            Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoDaemon { socket: path.clone() },
+            errno => ConnectError::System {
+                socket: path.clone(),
+                source: errno.into(),
+            },
+        };
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
+        for timeout in [Timeout::Send, Timeout::Recv] {
+            sockopt::set_socket_timeout(&socket, timeout, Some(SILENCE_MAX)).map_err(system)?;
+        }
+        connect(&socket, &SocketAddrUnix::new(&path).map_err(system)?).map_err(system)?;
+        // Whoever listens could be another user where the folder is not this user's alone.
+        let peer = sockopt::socket_peercred(&socket).map_err(system)?;
+        if peer.uid != rustix::process::getuid() {
+            return Err(ConnectError::Foreign { socket: path });
+        }
+        let mut session = Self {
+            path,
+            socket,
+            capacity_bytes: 0,
+            conversation: Mutex::new(Conversation {
+                reader: FrameReader::new(true),
+                out: Vec::new(),
+                broken: None,
+            }),
+            slabs: RwLock::default(),
+            returns: Returns::default(),
+        };
+        let hello = Request::Hello { version: VERSION };
+        let welcome = session.ask(&hello, |answer, _| match answer {
+            Answer::Welcome { capacity_bytes } => Ok(capacity_bytes),
+            other => Err(super::unexpected(&other)),
+        });
+        session.capacity_bytes = welcome.map_err(|fault| ConnectError::Refused {
+            socket: session.path.clone(),
+            message: fault.message.into_owned(),
+        })?;
+        Ok(session)
+    }
+
+    pub(super) fn socket_path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    /// One round trip. `read` sees the answer where it lies, and the slabs that it may name.
+    pub(super) fn ask<T>(
+        &self,
+        request: &Request<'_>,
+        read: impl FnOnce(Answer<'_>, &Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let result = self.ask_now(request, read);
+        // What others wanted to send meanwhile was left to whoever had the conversation.
+        self.flush();
+        result
+    }
+
+    fn ask_now<T>(
+        &self,
+        request: &Request<'_>,
+        read: impl FnOnce(Answer<'_>, &Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut conversation = self.conversation.lock().unwrap_or_else(PoisonError::into_inner);
+        let Conversation { reader, out, broken } = &mut *conversation;
+        if let Some(fault) = broken {
+            return Err(fault.clone());
+        }
+        out.clear();
+        request.encode(out);
+        match round_trip(self.socket.as_fd(), out, reader) {
+            Ok((
+                Reply {
+                    answer: Answer::Refused { why },
+                    ..
+                },
+                _,
+            )) => {
+                let fault = refused(why);
+                *broken = Some(fault.clone());
+                Err(fault)
+            }
+            Ok((Reply { slabs, answer }, descriptors)) => {
+                if let Err(fault) = self.take_slabs(&slabs, descriptors) {
+                    socket::shut_down(&self.socket);
+                    *broken = Some(fault.clone());
+                    return Err(fault);
+                }
+                read(answer, self)
+            }
+            Err(error) => {
+                let fault = self.gone(&error);
+                socket::shut_down(&self.socket);
+                *broken = Some(fault.clone());
+                Err(fault)
+            }
+        }
+    }
+
+    /// What the daemon lent goes back, soon: never waits, so that any thread may call it at any time.
+    pub(super) fn give_back(&self, returned: Returned) {
+        if self.returns.add(returned) {
+            self.flush();
+        }
+    }
+
+    /// Room for what this many more loans will give back, so that giving back allocates nothing.
+    pub(super) fn lend(&self, views: usize) {
+        self.returns.lend(views);
+    }
+
+    /// Sends what is to be given back, unless somebody has the conversation, who will look after it.
+    fn flush(&self) {
+        while self.returns.is_due() {
+            let mut conversation = match self.conversation.try_lock() {
+                Ok(conversation) => conversation,
+                Err(TryLockError::Poisoned(conversation)) => conversation.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            let Conversation { out, broken, .. } = &mut *conversation;
+            let returned = self.returns.take();
+            if broken.is_some() {
+                // What is given back has ended with the connection.
+                continue;
+            }
+            out.clear();
+            returned.encode(out);
+            match socket::send_if_room(self.socket.as_fd(), out) {
+                Ok(true) => {}
+                Ok(false) => {
+                    // A daemon that takes nothing: whoever talks to it next finds out.
+                    self.returns.put_back(returned);
+                    return;
+                }
+                Err(error) => {
+                    *broken = Some(self.gone(&error));
+                    socket::shut_down(&self.socket);
+                }
+            }
+        }
+    }
+
+    pub(super) fn report(&self) -> Result<HostReport, Fault> {
+        self.ask(&Request::Report, |answer, _| match answer {
+            Answer::Report(report) => Ok(report),
+            other => Err(super::unexpected(&other)),
+        })
+    }
+
+    /// Asks for nothing more. What is still lent keeps the connection.
+    pub(super) fn leave(&self) {
+        // Whoever still has the conversation waits for a daemon that is silent: there is nobody to tell.
+        if let Ok(mut conversation) = self.conversation.try_lock() {
+            let Conversation { out, broken, .. } = &mut *conversation;
+            if broken.is_none() {
+                out.clear();
+                Request::Leave.encode(out);
+                let _gone_or_silent = socket::send_if_room(self.socket.as_fd(), out);
+            }
+        }
+        self.flush();
+    }
+
+    /// Ends the connection under whoever waits on it.
+    pub(super) fn break_off(&self) {
+        socket::shut_down(&self.socket);
+    }
+
+    /// The slab in which these bytes lie. A daemon that names others is not to be trusted.
+    pub(super) fn memory(&self, position: Position) -> Result<(Arc<Shown>, usize), Fault> {
+        let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
+        let outside = || {
+            Fault::new(
+                FaultKind::Unavailable,
+                0,
+                "the daemon named memory that it never showed; restart it",
+            )
+        };
+        let shown = slabs.get(&position.slab).ok_or_else(outside)?;
+        let end = position.offset.checked_add(position.len).ok_or_else(outside)?;
+        if (shown.mapping().len() as u64) < end {
+            return Err(outside());
+        }
+        let start = usize::try_from(position.offset).map_err(|_| outside())?;
+        Ok((Arc::clone(shown), start))
+    }
+
+    /// Maps the slabs that an answer names for the first time. Their pages come with the first touch.
+    fn take_slabs(&self, slabs: &[NewSlab], descriptors: Vec<OwnedFd>) -> Result<(), Fault> {
+        let unusable = |message: String| Fault::new(FaultKind::Unavailable, 0, message);
+        if slabs.len() != descriptors.len() {
+            let message = format!("the daemon sent {} of {} descriptors", descriptors.len(), slabs.len());
+            return Err(unusable(message));
+        }
+        for (new, descriptor) in slabs.iter().zip(descriptors) {
+            let len = usize::try_from(new.len).unwrap_or(usize::MAX);
+            let mapped = Mapping::of_sealed(descriptor, len).and_then(|mapping| {
+                // A child must not see memory whose owners it can't follow.
+                mapping.exclude_from_fork()?;
+                Ok(mapping)
+            });
+            let mapping = mapped.map_err(|error| unusable(format!("the daemon's memory can't be used: {error}")))?;
+            let mut known = self.slabs.write().unwrap_or_else(PoisonError::into_inner);
+            known.insert(new.slab, Arc::new(Shown::new(mapping)));
+        }
+        Ok(())
+    }
+
+    fn gone(&self, error: &Broken) -> Fault {
+        let message = format!(
+            "the daemon at {} can't be reached: {error}; open a new store",
+            self.path.display()
+        );
+        Fault::new(FaultKind::Unavailable, 0, message)
+    }
+}
+
+fn round_trip<'r>(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    reader: &'r mut FrameReader,
+) -> Result<(Reply<'r>, Vec<OwnedFd>), Broken> {
+    socket::send(socket, message)?;
+    let (body, descriptors) = reader.next_with_descriptors(socket)?;
+    Ok((Reply::decode(body)?, descriptors))
+}
+
+fn refused(why: &str) -> Fault {
+    Fault::new(
+        FaultKind::Unavailable,
+        0,
+        format!("the daemon refused this client: {why}"),
+    )
+}

@@ -1,0 +1,77 @@
+//! Views: objects read where they lie, pinned until they are dropped.
+use super::returns::Returned;
+use super::session::Session;
+use super::{HostEngine, in_messages, unexpected};
+use crate::wire::{Answer, Pinned, Request};
+use std::sync::Arc;
+use tensorlease_engine::{Fault, FaultKind, Tag, Viewed, Views};
+use tensorlease_memory::{View, ViewKeeper, fork};
+
+/// What the views of one call share.
+struct Keeper {
+    session: Arc<Session>,
+    fork_generation: u64,
+}
+
+impl ViewKeeper for Keeper {
+    fn release(&self, ticket: u64, bytes: usize) {
+        // A forked child has copies of the views; the pins are its parent's.
+        if fork::generation() == self.fork_generation {
+            self.session.give_back(Returned::View { ticket, bytes });
+        }
+    }
+}
+
+impl Views for HostEngine {
+    fn view_batch(&self, keys: &[&str]) -> Vec<Result<Viewed, Fault>> {
+        self.for_keys(keys.len(), |open| {
+            let keeper: Arc<dyn ViewKeeper> = Arc::new(Keeper {
+                session: Arc::clone(&open.session),
+                fork_generation: fork::generation(),
+            });
+            in_messages(keys, |range| message(&open.session, &keys[range], &keeper))
+        })
+    }
+}
+
+fn message(
+    session: &Session,
+    keys: &[&str],
+    keeper: &Arc<dyn ViewKeeper>,
+) -> Result<Vec<Result<Viewed, Fault>>, Fault> {
+    let request = Request::Pin {
+        separate: true,
+        keys: keys.to_vec(),
+    };
+    session.ask(&request, |answer, session| match answer {
+        Answer::Pinned { ticket, objects } if objects.len() == keys.len() => {
+            session.lend(objects.iter().flatten().count());
+            // Most objects of a batch have one tag.
+            let mut last = Tag::new(&[]);
+            let viewed = (ticket..).zip(objects).map(|(ticket, object)| {
+                let object = object.ok_or_else(|| Fault::new(FaultKind::NotFound, 0, "no such object"))?;
+                if last.as_bytes() != object.tag {
+                    last = Tag::new(object.tag);
+                }
+                Ok(Viewed {
+                    view: view(session, &object, keeper, ticket)?,
+                    tag: last.clone(),
+                })
+            });
+            Ok(viewed.collect())
+        }
+        other => Err(unexpected(&other)),
+    })
+}
+
+fn view(session: &Session, object: &Pinned<'_>, keeper: &Arc<dyn ViewKeeper>, ticket: u64) -> Result<View, Fault> {
+    let (shown, start) = session.memory(object.position)?;
+    // Inside a mapping: it fits an address.
+    let len = usize::try_from(object.position.len).expect("a length of mapped memory fits an address");
+    Ok(View::new(
+        Arc::clone(shown.mapping()),
+        start..start + len,
+        Arc::clone(keeper),
+        ticket,
+    ))
+}

@@ -1,0 +1,192 @@
+//! Writes: blocks of the daemon's arena, filled by the calling thread, become objects by one message.
+use super::session::Session;
+use super::window::{Reserved, Window};
+use super::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
+use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tensorlease_engine::{Fault, FaultKind, WriteOp};
+use tensorlease_memory::{CopyMode, copy};
+
+/// Most bytes that are reserved before they are filled and become objects: what they replace is free for the next ones.
+const STEP_BYTES_MAX: u64 = 256 << 20;
+
+pub(super) fn batch(
+    session: &Session,
+    window: &Mutex<Window>,
+    writes: &[WriteOp<'_>],
+) -> Result<Vec<Result<(), Fault>>, Fault> {
+    let mut results: Vec<Result<(), Fault>> = writes.iter().map(check).collect();
+    let accepted: Vec<usize> = (0..writes.len()).filter(|&index| results[index].is_ok()).collect();
+    let total: u64 = accepted.iter().map(|&index| object_len(&writes[index])).sum();
+    let mode = CopyMode::for_group(usize::try_from(total).unwrap_or(usize::MAX));
+    let mut rest = accepted.as_slice();
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(step(writes, rest));
+        rest = later;
+        let writer = Writer { session, window, mode };
+        let now: Vec<&WriteOp<'_>> = now.iter().map(|&index| &writes[index]).collect();
+        let done = writer.write(&now)?;
+        let places = accepted[accepted.len() - rest.len() - now.len()..].iter();
+        for (&index, result) in places.zip(done) {
+            results[index] = result;
+        }
+    }
+    Ok(results)
+}
+
+/// How many of these objects go in one step.
+fn step(writes: &[WriteOp<'_>], rest: &[usize]) -> usize {
+    let (mut bytes, mut key_bytes) = (0, 0);
+    let fits = rest.iter().take(crate::wire::LIST_MAX).take_while(|&&index| {
+        bytes += object_len(&writes[index]);
+        key_bytes += writes[index].key.len() + writes[index].tag.as_bytes().len();
+        bytes <= STEP_BYTES_MAX && key_bytes <= MESSAGE_KEY_BYTES_MAX
+    });
+    fits.count().max(1)
+}
+
+fn check(write: &WriteOp<'_>) -> Result<(), Fault> {
+    let refused = |message: &'static str| Err(Fault::new(FaultKind::Refused, 0, message));
+    if object_len(write) == 0 {
+        return refused("an object needs at least one byte");
+    }
+    if TAG_BYTES_MAX < write.tag.as_bytes().len() {
+        return refused("the value has too many dimensions for a host's store");
+    }
+    if KEY_BYTES_MAX < write.key.len() {
+        return Err(key_too_long(write.key));
+    }
+    if write.key.is_empty() {
+        return refused("an object needs a key");
+    }
+    Ok(())
+}
+
+fn object_len(write: &WriteOp<'_>) -> u64 {
+    write.segments.iter().map(|segment| segment.len() as u64).sum()
+}
+
+struct Writer<'w> {
+    session: &'w Session,
+    window: &'w Mutex<Window>,
+    mode: CopyMode,
+}
+
+impl Writer<'_> {
+    fn write(&self, writes: &[&WriteOp<'_>]) -> Result<Vec<Result<(), Fault>>, Fault> {
+        let lens: Vec<u64> = writes.iter().map(|write| object_len(write)).collect();
+        let ahead = self.window().take(&lens);
+        let blocks = match ahead {
+            Some(blocks) => blocks.into_iter().map(Ok).collect(),
+            None => self.reserve(&lens)?,
+        };
+        let mut commits = Vec::with_capacity(writes.len());
+        let mut results = Vec::with_capacity(writes.len());
+        for ((write, len), block) in writes.iter().zip(&lens).zip(blocks) {
+            results.push(block.and_then(|block| {
+                self.fill(write, block)?;
+                commits.push(Commit {
+                    ticket: block.ticket,
+                    len: *len,
+                    key: write.key,
+                    tag: write.tag.as_bytes(),
+                });
+                Ok(())
+            }));
+        }
+        if !commits.is_empty() {
+            self.commit(commits, &lens)?;
+        }
+        Ok(results)
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block for each length, or why there is none.
+    fn reserve(&self, lens: &[u64]) -> Result<Vec<Result<Reserved, Fault>>, Fault> {
+        let reservations = self.exchange(&Request::Exchange {
+            commits: Vec::new(),
+            releases: Vec::new(),
+            reserve: lens.to_vec(),
+        })?;
+        if reservations.len() != lens.len() {
+            return Err(Fault::new(
+                FaultKind::Unavailable,
+                0,
+                "the daemon answered for other blocks than were asked for; restart it",
+            ));
+        }
+        let blocks = reservations
+            .into_iter()
+            .zip(lens)
+            .map(|(reservation, asked)| match reservation {
+                Reservation::Block { ticket, position } => Ok(Reserved { ticket, position }),
+                Reservation::Full { free } => Err(self.full(*asked, free)),
+            });
+        Ok(blocks.collect())
+    }
+
+    /// Makes the objects visible, and reserves ahead for the next write of this kind.
+    fn commit(&self, commits: Vec<Commit<'_>>, lens: &[u64]) -> Result<(), Fault> {
+        let reserve = self.window().wanted(lens);
+        let reservations = self.exchange(&Request::Exchange {
+            commits,
+            releases: Vec::new(),
+            reserve,
+        })?;
+        let blocks = reservations.into_iter().filter_map(|reservation| match reservation {
+            Reservation::Block { ticket, position } => Some(Reserved { ticket, position }),
+            // The next write asks again, and says so.
+            Reservation::Full { .. } => None,
+        });
+        let surplus = self.window().put(blocks);
+        if !surplus.is_empty() {
+            self.exchange(&Request::Exchange {
+                commits: Vec::new(),
+                releases: surplus.iter().map(|block| block.ticket).collect(),
+                reserve: Vec::new(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn exchange(&self, request: &Request<'_>) -> Result<Vec<Reservation>, Fault> {
+        self.session.ask(request, |answer, _| match answer {
+            Answer::Exchanged { reservations } => Ok(reservations),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Copies the segments, one after the other, to the block.
+    fn fill(&self, write: &WriteOp<'_>, block: Reserved) -> Result<(), Fault> {
+        let (shown, start) = self.session.memory(block.position)?;
+        let len: usize = write.segments.iter().map(tensorlease_memory::Source::len).sum();
+        if block.position.len < len as u64 {
+            return Err(Fault::new(
+                FaultKind::Unavailable,
+                0,
+                "the daemon gave a block that is too short; restart it",
+            ));
+        }
+        shown.prepare(start..start + len);
+        let mut at = start;
+        for segment in write.segments {
+            let target = shown.mapping().target(at..at + segment.len());
+            copy(*segment, &target, self.mode);
+            at += segment.len();
+        }
+        Ok(())
+    }
+
+    fn full(&self, asked: u64, free: u64) -> Fault {
+        let capacity = self.session.capacity_bytes();
+        let in_bits = if free < asked { "" } else { " in pieces too small" };
+        let message = format!(
+            "the host's arena is full: {asked} bytes asked, {free} free of {capacity}{in_bits}; \
+             remove objects, drop leased tensors, or start the daemon with a larger --max-bytes"
+        );
+        Fault::new(FaultKind::Full, 0, message)
+    }
+}

@@ -1,0 +1,181 @@
+//! What one client holds: everything goes back by being dropped.
+use super::Object;
+use crate::wire::{ClientRow, Position};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tensorlease_arena::{Block, SlabId};
+use tensorlease_memory::{InFlight, Lease};
+
+/// What a client named is not its own, or no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Foreign;
+
+/// Objects under one ticket.
+#[derive(Debug)]
+pub(super) enum Pins {
+    One(Arc<Object>),
+    Batch(Vec<Arc<Object>>),
+}
+
+impl Pins {
+    fn objects(&self) -> &[Arc<Object>] {
+        match self {
+            Self::One(object) => std::slice::from_ref(object),
+            Self::Batch(objects) => objects,
+        }
+    }
+}
+
+/// Tickets are numbered per session and never used twice, so that one from before names nothing.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    tickets: u64,
+    pins: HashMap<u64, Pins>,
+    reserved: HashMap<u64, InFlight>,
+    extents: HashMap<u64, Lease>,
+    /// Slabs whose descriptors the client has got.
+    shown: HashSet<SlabId>,
+    /// The client asks for nothing more.
+    left: bool,
+    /// The client is dead: nothing may be added any more.
+    ended: bool,
+    pub(super) counted: Counted,
+}
+
+/// Since the client came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) read_objects: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_objects: u64,
+    pub(super) written_bytes: u64,
+}
+
+impl Holdings {
+    /// The next `count` tickets; the first of them.
+    fn tickets(&mut self, count: usize) -> u64 {
+        let first = self.tickets + 1;
+        self.tickets += count as u64;
+        first
+    }
+
+    /// The objects of one request, `None` where there is none. Under one ticket, or one for each place in the list.
+    pub(super) fn pin(&mut self, objects: Vec<Option<Arc<Object>>>, separate: bool) -> u64 {
+        for object in objects.iter().flatten() {
+            self.counted.read_objects += 1;
+            self.counted.read_bytes += object.len;
+        }
+        let ticket = self.tickets(if separate { objects.len() } else { 1 });
+        if self.ended {
+            return ticket;
+        }
+        if separate {
+            let places = (ticket..).zip(objects);
+            let there = places.filter_map(|(ticket, object)| Some((ticket, Pins::One(object?))));
+            self.pins.extend(there);
+        } else {
+            let there: Vec<Arc<Object>> = objects.into_iter().flatten().collect();
+            if !there.is_empty() {
+                self.pins.insert(ticket, Pins::Batch(there));
+            }
+        }
+        ticket
+    }
+
+    /// The objects are returned so that their memory goes back outside the lock.
+    pub(super) fn unpin(&mut self, ticket: u64) -> Result<Pins, Foreign> {
+        self.pins.remove(&ticket).ok_or(Foreign)
+    }
+
+    pub(super) fn reserve(&mut self, block: InFlight) -> u64 {
+        let ticket = self.tickets(1);
+        if !self.ended {
+            self.reserved.insert(ticket, block);
+        }
+        ticket
+    }
+
+    pub(super) fn take_reserved(&mut self, ticket: u64) -> Result<InFlight, Foreign> {
+        self.reserved.remove(&ticket).ok_or(Foreign)
+    }
+
+    /// Length of a reserved block, bytes.
+    pub(super) fn reserved_len(&self, ticket: u64) -> Result<u64, Foreign> {
+        self.reserved.get(&ticket).map(|block| block.block().len).ok_or(Foreign)
+    }
+
+    pub(super) fn lend(&mut self, extent: Lease) -> u64 {
+        let ticket = self.tickets(1);
+        if !self.ended {
+            self.extents.insert(ticket, extent);
+        }
+        ticket
+    }
+
+    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Lease, Foreign> {
+        self.extents.remove(&ticket).ok_or(Foreign)
+    }
+
+    /// True the first time.
+    pub(super) fn show(&mut self, slab: SlabId) -> bool {
+        self.shown.insert(slab)
+    }
+
+    /// What a client that asks for nothing more gives back.
+    pub(super) fn leave(&mut self) -> impl Sized + use<> {
+        self.left = true;
+        std::mem::take(&mut self.reserved)
+    }
+
+    /// Everything: its process is dead.
+    pub(super) fn end(&mut self) -> impl Sized + use<> {
+        self.ended = true;
+        (
+            std::mem::take(&mut self.pins),
+            std::mem::take(&mut self.reserved),
+            std::mem::take(&mut self.extents),
+        )
+    }
+
+    /// Does it hold memory that its process may touch?
+    pub(super) fn is_empty(&self) -> bool {
+        self.pins.is_empty() && self.reserved.is_empty() && self.extents.is_empty()
+    }
+
+    /// Has it left, and given back the last of what it held?
+    pub(super) fn is_over(&self) -> bool {
+        self.left && self.is_empty()
+    }
+
+    /// What it holds, in numbers.
+    pub(super) fn row(&self) -> ClientRow {
+        let pinned = || self.pins.values().flat_map(Pins::objects);
+        let Counted {
+            read_objects,
+            read_bytes,
+            written_objects,
+            written_bytes,
+        } = self.counted;
+        ClientRow {
+            extent_bytes: self.extents.values().map(|extent| extent.block().len).sum(),
+            pinned_bytes: pinned().map(|object| object.len).sum(),
+            pinned_objects: pinned().count() as u64,
+            reserved_bytes: self.reserved.values().map(|block| block.block().len).sum(),
+            read_objects,
+            read_bytes,
+            written_objects,
+            written_bytes,
+            ..ClientRow::default()
+        }
+    }
+}
+
+/// Where the first `len` bytes of a block lie.
+pub(super) fn position(block: Block, len: u64) -> Position {
+    Position {
+        slab: block.slab.0,
+        offset: block.offset,
+        len,
+        generation: block.id.generation,
+    }
+}

@@ -1,0 +1,158 @@
+//! Takes clients in, and ends the daemon when nobody needs it.
+use super::session::Session;
+use super::{STACK_BYTES, Shared, StartError, lock_of, serve, system};
+use crate::place::SocketPath;
+use crate::socket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind as bind_to, listen, socket_with, sockopt,
+};
+use rustix::process::{PidfdFlags, getuid, pidfd_open};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Clients that may wait to be taken in: all processes of a host may come at once.
+const BACKLOG: i32 = 1024;
+/// More are turned away.
+const SESSIONS_MAX: usize = 4096;
+/// How often it looks whether anybody needs the daemon.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+/// Pause before clients that could not be taken in are looked at again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// A daemon that somebody starts by hand waits so long for its first client.
+const FIRST_CLIENT: Duration = Duration::from_secs(60);
+/// Running requests get so long to end when the daemon stops.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// The caller holds the lock, so a socket that is there is a dead daemon's.
+pub(super) fn bind(place: &SocketPath) -> Result<OwnedFd, StartError> {
+    let path = place.as_path();
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket"))?;
+    let address = SocketAddrUnix::new(path).map_err(system("name the socket"))?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(system("remove the socket that a dead daemon left")(error));
+        }
+        _ => {}
+    }
+    bind_to(&listener, &address).map_err(system("bind the socket"))?;
+    // Before it listens nobody can connect, so nobody does so under other rights.
+    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(system("protect the socket"))?;
+    listen(&listener, BACKLOG).map_err(system("listen"))?;
+    Ok(listener)
+}
+
+/// Until the daemon stops. `lock` ends with it.
+pub(super) fn run(shared: &Arc<Shared>, listener: &OwnedFd, lock: OwnedFd) {
+    let mut needed = Instant::now();
+    while !shared.is_stopping() {
+        let mut watched = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&shared.stop, PollFlags::IN),
+        ];
+        // Whatever ended the wait, what there is to do is looked at below.
+        let _woken = poll(&mut watched, Some(&LOOK));
+        while let Some(client) = accept(listener) {
+            take_in(shared, client);
+        }
+        if !lock_of(&shared.sessions).is_empty() || shared.index.objects() != 0 {
+            needed = Instant::now();
+        }
+        let came = shared.sessions_made.load(Ordering::Relaxed) != 0;
+        let patience = |idle: Duration| if came { idle } else { idle.max(FIRST_CLIENT) };
+        if shared
+            .options
+            .idle_end
+            .is_some_and(|idle| patience(idle) <= needed.elapsed())
+        {
+            log::info!("nobody needs this daemon: it ends");
+            shared.stop();
+        }
+    }
+    finish(shared, lock);
+}
+
+/// The socket goes first, so that whoever comes now finds none, and the lock last, so that nobody else makes one meanwhile.
+fn finish(shared: &Shared, lock: OwnedFd) {
+    let _gone = std::fs::remove_file(shared.options.socket.as_path());
+    let sessions: Vec<_> = lock_of(&shared.sessions).values().cloned().collect();
+    for session in &sessions {
+        socket::shut_down(&session.socket);
+    }
+    drop(sessions);
+    let deadline = Instant::now() + DRAIN;
+    // Each session's thread holds the shared state; one that is stuck does not keep the daemon.
+    while shared.serving.load(Ordering::Acquire) != 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    drop(lock);
+    *lock_of(&shared.ended) = true;
+    shared.ended_changed.notify_all();
+}
+
+fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    loop {
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(client) => return Some(client),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) => return None,
+            Err(errno) => {
+                // Out of descriptors, most likely: those that wait are taken in once some are free.
+                log::warn!("a client can't be taken in just now: {errno}");
+                std::thread::sleep(AGAIN);
+                return None;
+            }
+        }
+    }
+}
+
+/// A client of another user, or without a process that can be watched, is turned away: its connection just ends.
+fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
+    let peer = match sockopt::socket_peercred(&client) {
+        Ok(peer) if peer.uid == getuid() => peer,
+        Ok(peer) => return log::warn!("process {:?} of user {:?} was turned away", peer.pid, peer.uid),
+        Err(errno) => return log::warn!("a client that can't be identified was turned away: {errno}"),
+    };
+    if SESSIONS_MAX <= lock_of(&shared.sessions).len() {
+        return log::warn!("{SESSIONS_MAX} clients are connected, one more was turned away");
+    }
+    let pidfd = match pidfd_open(peer.pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(errno) => return log::warn!("process {:?} can't be watched, it was turned away: {errno}", peer.pid),
+    };
+    let number = shared.sessions_made.fetch_add(1, Ordering::Relaxed) + 1;
+    let session = Arc::new(Session::new(number, peer.pid, pidfd, client));
+    shared.add_session(&session);
+    shared.serving.fetch_add(1, Ordering::AcqRel);
+    let serving = {
+        let (shared, session) = (Arc::clone(shared), Arc::clone(&session));
+        move || {
+            // What one client makes this process stumble over must not keep what the client holds.
+            let served = catch_unwind(AssertUnwindSafe(|| serve::run(&shared, &session)));
+            if served.is_err() {
+                log::error!("serving client {} failed; it was disconnected", session.number);
+            }
+            shared.cut_off(&session);
+            shared.serving.fetch_sub(1, Ordering::AcqRel);
+        }
+    };
+    let spawned = std::thread::Builder::new()
+        .name(format!("tensorlease-{number}"))
+        .stack_size(STACK_BYTES)
+        .spawn(serving);
+    if let Err(error) = spawned {
+        log::warn!("no thread for a client, it was turned away: {error}");
+        shared.serving.fetch_sub(1, Ordering::AcqRel);
+        shared.cut_off(&session);
+    }
+}

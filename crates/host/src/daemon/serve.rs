@@ -1,0 +1,349 @@
+//! Serves one client's requests, one after the other.
+use super::holdings::{Foreign, position};
+use super::memory::Full;
+use super::session::Session;
+use super::{Object, Shared, lock_of};
+use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, send_with};
+use crate::wire::{
+    Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
+};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use tensorlease_arena::SlabId;
+use tensorlease_engine::Tag;
+use tensorlease_memory::{SlabMemory, limits};
+
+/// Most bytes of an answer that are kept for the next one.
+const KEPT_BYTES_MAX: usize = 256 << 10;
+
+/// Until the client goes, or does what no client does.
+pub(super) fn run(shared: &Shared, session: &Session) {
+    let mut serving = Serving {
+        shared,
+        session,
+        reader: FrameReader::new(false),
+        out: Vec::new(),
+        welcomed: false,
+    };
+    match serving.until_the_end() {
+        Broken::Gone => {}
+        broken => log::warn!(
+            "client {} (process {}) was disconnected: {broken}",
+            session.number,
+            session.row().pid
+        ),
+    }
+}
+
+struct Serving<'s> {
+    shared: &'s Shared,
+    session: &'s Session,
+    reader: FrameReader,
+    out: Vec<u8>,
+    welcomed: bool,
+}
+
+/// The client named what is not its own, or asked out of turn.
+struct Lie(&'static str);
+
+impl From<Foreign> for Lie {
+    fn from(_: Foreign) -> Self {
+        Self("it named a block that is not its own")
+    }
+}
+
+/// An answer that borrows from the objects that it is about.
+enum Outcome {
+    Welcome,
+    Pinned(u64, Vec<Option<Arc<Object>>>),
+    Exchanged(Vec<Reservation>),
+    Extent(Reservation),
+    Flags(Vec<bool>),
+    Removed(u64),
+    Described(Vec<Option<Arc<Object>>>),
+    Counts,
+    Report,
+    /// The message gets none.
+    Nothing,
+}
+
+impl Serving<'_> {
+    fn until_the_end(&mut self) -> Broken {
+        loop {
+            if let Err(broken) = self.serve_one() {
+                return broken;
+            }
+            if self.shared.is_stopping() {
+                return Broken::Gone;
+            }
+        }
+    }
+
+    fn serve_one(&mut self) -> Result<(), Broken> {
+        let body = self.reader.next(self.session.socket.as_fd())?;
+        let request = Request::decode(body)?;
+        let asker = Asker {
+            shared: self.shared,
+            session: self.session,
+        };
+        if self.welcomed == matches!(request, Request::Hello { .. }) {
+            return self.refuse("its first message, and no other, says hello");
+        }
+        match asker.done(&request) {
+            // Only messages without an answer give something back.
+            Ok(Outcome::Nothing) if self.session.holdings().is_over() => Err(Broken::Gone),
+            Ok(Outcome::Nothing) => Ok(()),
+            Ok(outcome) => {
+                self.welcomed = true;
+                self.answer(&outcome)
+            }
+            Err(Lie(why)) => self.refuse(why),
+        }
+    }
+
+    fn refuse(&mut self, why: &'static str) -> Result<(), Broken> {
+        log::warn!("client {} lied: {why}", self.session.number);
+        let reply = Reply {
+            slabs: Vec::new(),
+            answer: Answer::Refused { why },
+        };
+        self.out.clear();
+        reply.encode(&mut self.out);
+        send_with(self.session.socket.as_fd(), &self.out, &[])?;
+        Err(Broken::Gone)
+    }
+
+    fn answer(&mut self, outcome: &Outcome) -> Result<(), Broken> {
+        let new = self.new_slabs(outcome);
+        let slabs = new.iter().map(|(slab, memory)| NewSlab {
+            slab: slab.0,
+            len: memory.mapping().len() as u64,
+        });
+        let reply = Reply {
+            slabs: slabs.collect(),
+            answer: self.worded(outcome),
+        };
+        self.out.clear();
+        if KEPT_BYTES_MAX < self.out.capacity() {
+            self.out.shrink_to(KEPT_BYTES_MAX);
+        }
+        reply.encode(&mut self.out);
+        let descriptors: Vec<_> = new.iter().filter_map(|(_, memory)| memory.mapping().memfd()).collect();
+        send_with(self.session.socket.as_fd(), &self.out, &descriptors)
+    }
+
+    /// The slabs that this answer is the first to name to this client.
+    fn new_slabs(&self, outcome: &Outcome) -> Vec<(SlabId, SlabMemory)> {
+        let mut named: Vec<SlabId> = match outcome {
+            Outcome::Pinned(_, objects) => objects
+                .iter()
+                .flatten()
+                .map(|object| object.lease.block().slab)
+                .collect(),
+            Outcome::Exchanged(reservations) => reservations.iter().filter_map(slab_of).collect(),
+            Outcome::Extent(reservation) => slab_of(reservation).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        named.dedup();
+        let mut holdings = self.session.holdings();
+        named.retain(|slab| holdings.show(*slab));
+        drop(holdings);
+        debug_assert!(named.len() <= DESCRIPTORS_MAX);
+        let memory = |slab: SlabId| Some((slab, self.shared.memory.slab(slab)?));
+        named.into_iter().filter_map(memory).collect()
+    }
+
+    fn worded<'o>(&self, outcome: &'o Outcome) -> Answer<'o> {
+        match outcome {
+            Outcome::Welcome => Answer::Welcome {
+                capacity_bytes: self.shared.memory.capacity_bytes(),
+            },
+            Outcome::Pinned(ticket, objects) => Answer::Pinned {
+                ticket: *ticket,
+                objects: objects.iter().map(|object| object.as_deref().map(pinned)).collect(),
+            },
+            Outcome::Exchanged(reservations) => Answer::Exchanged {
+                reservations: reservations.clone(),
+            },
+            Outcome::Extent(reservation) => Answer::Extent {
+                reservation: *reservation,
+            },
+            Outcome::Flags(flags) => Answer::Flags { flags: flags.clone() },
+            Outcome::Removed(count) => Answer::Removed { count: *count },
+            Outcome::Described(objects) => Answer::Described {
+                objects: objects.iter().map(|object| object.as_deref().map(described)).collect(),
+            },
+            Outcome::Counts => Answer::Counts(self.shared.counts()),
+            Outcome::Report => Answer::Report(self.shared.report()),
+            Outcome::Nothing => unreachable!("a message without an answer is not answered"),
+        }
+    }
+}
+
+fn pinned(object: &Object) -> Pinned<'_> {
+    Pinned {
+        position: position(object.lease.block(), object.len),
+        version: object.version,
+        tag: object.tag.as_bytes(),
+    }
+}
+
+fn described(object: &Object) -> Described<'_> {
+    Described {
+        len: object.len,
+        version: object.version,
+        tag: object.tag.as_bytes(),
+    }
+}
+
+fn slab_of(reservation: &Reservation) -> Option<SlabId> {
+    match reservation {
+        Reservation::Block { position, .. } => Some(SlabId(position.slab)),
+        Reservation::Full { .. } => None,
+    }
+}
+
+/// Who asks, and whom.
+#[derive(Clone, Copy)]
+struct Asker<'s> {
+    shared: &'s Shared,
+    session: &'s Session,
+}
+
+impl Asker<'_> {
+    fn done(self, request: &Request<'_>) -> Result<Outcome, Lie> {
+        let index = &self.shared.index;
+        Ok(match request {
+            Request::Hello { version: VERSION } => Outcome::Welcome,
+            Request::Hello { .. } => {
+                return Err(Lie(
+                    "it speaks another version of the protocol; update it or restart the daemon",
+                ));
+            }
+            Request::Pin { separate, keys } => {
+                let objects: Vec<_> = keys.iter().map(|key| index.get(key)).collect();
+                let ticket = self.session.holdings().pin(objects.clone(), *separate);
+                Outcome::Pinned(ticket, objects)
+            }
+            Request::Unpin { tickets } => {
+                for ticket in tickets {
+                    let unpinned = self.session.holdings().unpin(*ticket)?;
+                    drop(unpinned);
+                }
+                Outcome::Nothing
+            }
+            Request::Exchange {
+                commits,
+                releases,
+                reserve,
+            } => Outcome::Exchanged(self.exchange(commits, releases, reserve)?),
+            Request::Extent { len } => Outcome::Extent(self.extent(*len)?),
+            Request::ReleaseExtent { ticket } => {
+                let released = self.session.holdings().take_extent(*ticket)?;
+                drop(released);
+                Outcome::Nothing
+            }
+            Request::Remove { keys } => Outcome::Flags(keys.iter().map(|key| index.remove(key).is_some()).collect()),
+            Request::RemovePrefix { prefix } => Outcome::Removed(index.remove_prefix(prefix)),
+            Request::Contains { keys } => Outcome::Flags(keys.iter().map(|key| index.get(key).is_some()).collect()),
+            Request::Describe { keys } => Outcome::Described(keys.iter().map(|key| index.get(key)).collect()),
+            Request::Counts => Outcome::Counts,
+            Request::Report => Outcome::Report,
+            Request::Leave => {
+                let held = self.session.holdings().leave();
+                drop(held);
+                Outcome::Nothing
+            }
+        })
+    }
+
+    /// Everything is checked before anything is done.
+    fn exchange(self, commits: &[Commit<'_>], releases: &[u64], reserve: &[u64]) -> Result<Vec<Reservation>, Lie> {
+        let mut blocks = Vec::with_capacity(commits.len());
+        {
+            let mut holdings = self.session.holdings();
+            for commit in commits {
+                let whole = holdings.reserved_len(commit.ticket)?;
+                if commit.len == 0 || whole < commit.len {
+                    return Err(Lie("it wrote an object that is longer than its block, or empty"));
+                }
+            }
+            for commit in commits {
+                blocks.push(holdings.take_reserved(commit.ticket)?);
+                holdings.counted.written_objects += 1;
+                holdings.counted.written_bytes += commit.len;
+            }
+            for ticket in releases {
+                drop(holdings.take_reserved(*ticket)?);
+            }
+        }
+        let mut last = Tag::new(&[]);
+        for (commit, block) in commits.iter().zip(blocks) {
+            if last.as_bytes() != commit.tag {
+                last = Tag::new(commit.tag);
+            }
+            let object = Object {
+                lease: self.shared.memory.lease(block),
+                len: commit.len,
+                version: self.shared.next_version(),
+                tag: last.clone(),
+            };
+            self.shared.index.insert(commit.key, Arc::new(object));
+        }
+        Ok(reserve.iter().map(|len| self.reserve(*len)).collect())
+    }
+
+    fn reserve(self, len: u64) -> Reservation {
+        match self.shared.memory.block(len) {
+            Ok(block) => {
+                let place = block.block();
+                Reservation::Block {
+                    ticket: self.session.holdings().reserve(block),
+                    position: position(place, place.len),
+                }
+            }
+            Err(Full { free }) => Reservation::Full { free },
+        }
+    }
+
+    fn extent(self, len: u64) -> Result<Reservation, Lie> {
+        if len == 0 || !len.is_multiple_of(limits::page_bytes() as u64) {
+            return Err(Lie("it asked for an extent that is no whole number of pages"));
+        }
+        Ok(match self.shared.memory.pages(len) {
+            Ok(block) => {
+                let lease = self.shared.memory.lease(block);
+                let place = lease.block();
+                Reservation::Block {
+                    ticket: self.session.holdings().lend(lease),
+                    position: position(place, len),
+                }
+            }
+            Err(Full { free }) => Reservation::Full { free },
+        })
+    }
+}
+
+impl Shared {
+    fn counts(&self) -> StoreCounts {
+        StoreCounts {
+            objects: self.index.objects(),
+            object_bytes: self.index.object_bytes(),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let sessions: Vec<_> = lock_of(&self.sessions).values().cloned().collect();
+        let mut clients: Vec<_> = sessions.iter().map(|session| session.row()).collect();
+        clients.sort_unstable_by_key(|row| row.session);
+        clients.truncate(crate::wire::LIST_MAX);
+        Report {
+            capacity_bytes: self.memory.capacity_bytes(),
+            held_bytes: self.memory.held_bytes(),
+            counts: self.counts(),
+            pid: std::process::id(),
+            age_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            clients,
+        }
+    }
+}

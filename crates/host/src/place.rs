@@ -1,0 +1,177 @@
+//! Where a host's daemon listens: the socket, and the lock beside it.
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The kernel takes no longer path of a socket, with its end.
+const PATH_BYTES_MAX: usize = 107;
+
+/// Why there is no place for a socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The kernel would refuse it.
+    #[error("the path of a socket has at most {PATH_BYTES_MAX} bytes, {path:?} is longer; choose a shorter one")]
+    TooLong {
+        /// As asked.
+        path: PathBuf,
+    },
+    /// A relative path means another place in every process.
+    #[error("{path:?} is not absolute; write host:///run/user/1000/tensorlease/host.sock, for example")]
+    Relative {
+        /// As asked.
+        path: PathBuf,
+    },
+    /// The folder for sockets belongs to somebody else, or others may write to it.
+    #[error("{folder:?} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")]
+    Foreign {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The folder or the lock could not be made.
+    #[error("cannot use {path:?}")]
+    Io {
+        /// What was to be used.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Path of a daemon's socket. Beside it lies its lock: `<path>.lock`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    /// A path of the caller's choice.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLong`], [`PlaceError::Relative`].
+    pub fn new(path: impl Into<PathBuf>) -> Result<Self, PlaceError> {
+        let path = path.into();
+        if !path.is_absolute() {
+            return Err(PlaceError::Relative { path });
+        }
+        if PATH_BYTES_MAX < path.as_os_str().len() {
+            return Err(PlaceError::TooLong { path });
+        }
+        Ok(Self(path))
+    }
+
+    /// This user's one daemon of this host: `$XDG_RUNTIME_DIR/tensorlease/host.sock`, or in a folder of this user's in the folder for temporary
+    /// files.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLong`], [`PlaceError::Relative`].
+    pub fn of_this_user() -> Result<Self, PlaceError> {
+        let folder = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+            Some(folder) => PathBuf::from(folder).join("tensorlease"),
+            None => std::env::temp_dir().join(format!("tensorlease-{}", rustix::process::getuid().as_raw())),
+        };
+        Self::new(folder.join("host.sock"))
+    }
+
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The file that whoever is, or starts, the daemon holds locked.
+    pub fn lock_path(&self) -> PathBuf {
+        let mut path = self.0.clone().into_os_string();
+        path.push(".lock");
+        PathBuf::from(path)
+    }
+
+    /// Makes the folder, for this user alone, where there is none.
+    ///
+    /// # Errors
+    /// [`PlaceError::Foreign`] where others could put their own socket there.
+    pub(crate) fn make_folder(&self) -> Result<(), PlaceError> {
+        let folder = self.0.parent().unwrap_or_else(|| Path::new("/"));
+        let failed = |source| PlaceError::Io {
+            path: folder.to_owned(),
+            source,
+        };
+        if !folder.is_dir() {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(failed)?;
+        }
+        let facts = std::fs::metadata(folder).map_err(failed)?;
+        // A sticky folder like /tmp may be written by others, who can't replace what is not theirs.
+        let sticky = facts.mode() & 0o1000 != 0;
+        let writable_by_others = facts.mode() & 0o022 != 0;
+        let own = facts.uid() == rustix::process::getuid().as_raw();
+        if (writable_by_others || !own) && !sticky {
+            return Err(PlaceError::Foreign {
+                folder: folder.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The lock, if nobody holds it. It ends with the process, however that ends.
+    ///
+    /// # Errors
+    /// [`PlaceError::Io`] where the file can't be made.
+    pub(crate) fn try_lock(&self) -> Result<Option<OwnedFd>, PlaceError> {
+        let path = self.lock_path();
+        let failed = |errno: Errno| PlaceError::Io {
+            path: path.clone(),
+            source: errno.into(),
+        };
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused() {
+        assert!(matches!(
+            SocketPath::new("run/host.sock"),
+            Err(PlaceError::Relative { .. })
+        ));
+        let long = format!("/{}", "x".repeat(PATH_BYTES_MAX));
+        assert!(matches!(SocketPath::new(long), Err(PlaceError::TooLong { .. })));
+        let longest = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
+        assert!(SocketPath::new(longest).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = SocketPath::new(open.join("host.sock")).unwrap().make_folder();
+        assert!(matches!(refused, Err(PlaceError::Foreign { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_new_folder_is_this_users_alone_and_its_lock_is_held_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = SocketPath::new(folder.path().join("new/host.sock")).unwrap();
+        place.make_folder().unwrap();
+        let mode = std::fs::metadata(folder.path().join("new")).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let lock = place.try_lock().unwrap();
+        assert!(lock.is_some());
+        assert!(place.try_lock().unwrap().is_none(), "one holds it");
+        drop(lock);
+        assert!(place.try_lock().unwrap().is_some(), "it ended with its holder");
+    }
+}

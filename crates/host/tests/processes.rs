@@ -1,0 +1,350 @@
+//! Processes come and go: what a dead client held comes back, and a dead daemon is an error at once.
+mod lies;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+use support::{CAPACITY_BYTES, Place, ROLE, RawClient, SOCKET, eventually, ready_until_killed};
+use tensorlease_engine::{Engine, FaultKind, ReadOp, Tag, WriteOp};
+use tensorlease_host::wire::Request;
+use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, SocketPath, StartError};
+use tensorlease_memory::SlabSource;
+
+/// Not a test: what this program does when a test starts it again.
+#[test]
+fn plays_a_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let socket = std::env::var_os(SOCKET).expect("a role has a socket");
+    let socket = SocketPath::new(socket).expect("a short path");
+    match role.as_str() {
+        "daemon" => {
+            let options = DaemonOptions {
+                socket,
+                max_bytes: CAPACITY_BYTES,
+                idle_end: None,
+            };
+            let _daemon = Daemon::start(options).expect("a daemon starts");
+            ready_until_killed();
+        }
+        "holder" => {
+            // One of everything that a client can hold.
+            let engine = HostEngine::connect(&socket).expect("a client connects");
+            let _extent = engine
+                .slabs()
+                .expect("a host lends slabs")
+                .make(1 << 20)
+                .expect("an extent");
+            let mut raw = RawClient::welcomed(&socket);
+            raw.ask(&Request::Exchange {
+                commits: Vec::new(),
+                releases: Vec::new(),
+                reserve: vec![100, 1 << 20],
+            });
+            raw.ask(&Request::Pin {
+                separate: true,
+                keys: vec!["shared"],
+            });
+            ready_until_killed();
+        }
+        "liar" => {
+            lies::tell(&socket);
+            println!("ready");
+            // Nobody reads what the test harness would say.
+            std::process::exit(0);
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+fn put(engine: &HostEngine, key: &str, bytes: &[u8]) {
+    let write = WriteOp {
+        key,
+        segments: &[bytes.into()],
+        tag: &Tag::new(b"any"),
+    };
+    assert_eq!(engine.write_batch(&[write]), [Ok(())], "{key}");
+}
+
+fn get(engine: &HostEngine, key: &str, len: usize) -> Result<Vec<u8>, FaultKind> {
+    let mut bytes = vec![0; len];
+    let read = ReadOp {
+        key,
+        offset: 0,
+        target: (&mut bytes[..]).into(),
+        object_len: len as u64,
+        tag: None,
+        by_transport: false,
+    };
+    let result = engine.read_batch(&[read]).remove(0);
+    result.map(|_| bytes).map_err(|fault| fault.kind)
+}
+
+#[test]
+fn whatever_a_killed_client_held_comes_back() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let engine = place.client();
+    put(&engine, "shared", &[1; 5000]);
+    let before = daemon.held_bytes();
+    let mut holder = place.process("holder");
+    assert!(before + (2 << 20) <= daemon.held_bytes(), "an extent and a reservation");
+    // The object is gone from the index, but pinned by the holder.
+    assert_eq!(engine.remove_batch(&["shared"]), [Ok(true)]);
+    let report = engine.report().expect("the daemon answers");
+    assert_eq!(report.clients.iter().map(|row| row.pinned_objects).sum::<u64>(), 1);
+    holder.kill();
+    eventually("the end of its sessions", || daemon.sessions() == 1);
+    let report = engine.report().expect("the daemon answers");
+    let own: u64 = report
+        .clients
+        .iter()
+        .map(|row| row.reserved_bytes + row.extent_bytes)
+        .sum();
+    assert_eq!(
+        daemon.held_bytes(),
+        own,
+        "nothing but what this client has reserved ahead"
+    );
+}
+
+#[test]
+fn a_killed_daemon_is_an_error_at_once_and_memory_stays_readable() {
+    let place = Place::new();
+    let mut daemon = place.process("daemon");
+    let engine = place.client();
+    put(&engine, "key", &[3; 5000]);
+    let slab = engine.slabs().expect("a host lends slabs").make(1 << 20);
+    let slab = slab.expect("the daemon answers").expect("there is room");
+    let start = slab.region().addr - slab.mapping().region().addr;
+    let read = ReadOp {
+        key: "key",
+        offset: 0,
+        target: slab.mapping().target(start..start + 5000),
+        object_len: 5000,
+        tag: None,
+        by_transport: false,
+    };
+    assert_eq!(engine.read_batch(&[read]), [Ok(5000)]);
+    daemon.kill();
+    for _ in 0..3 {
+        assert_eq!(get(&engine, "key", 5000), Err(FaultKind::Unavailable));
+    }
+    let fault = engine
+        .contains_batch(&["key"])
+        .remove(0)
+        .expect_err("no daemon answers");
+    assert_eq!(fault.kind, FaultKind::Unavailable);
+    assert_eq!(slab.mapping().source(start..start + 5000).to_vec(), [3; 5000]);
+    engine.close().expect("an engine without a daemon closes");
+    drop(slab);
+    // The dead daemon's socket and lock are in nobody's way.
+    assert!(matches!(
+        HostEngine::connect(&place.socket),
+        Err(ConnectError::NoDaemon { .. })
+    ));
+    let again = place.daemon();
+    let engine = place.client();
+    assert_eq!(
+        get(&engine, "key", 5000),
+        Err(FaultKind::NotFound),
+        "a new daemon is empty"
+    );
+    drop(again);
+}
+
+#[test]
+fn a_host_has_one_daemon_and_a_place_for_the_next() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let second = Daemon::start(place.options());
+    assert!(matches!(second, Err(StartError::Running { .. })), "{second:?}");
+    daemon.stop();
+    assert!(daemon.wait(Duration::ZERO), "it has ended");
+    assert!(!place.socket.as_path().exists(), "its socket went with it");
+    drop(place.daemon());
+}
+
+#[test]
+fn a_daemon_that_stops_ends_its_clients_calls() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let engine = place.client();
+    put(&engine, "key", &[1; 10]);
+    daemon.stop();
+    assert_eq!(get(&engine, "key", 10), Err(FaultKind::Unavailable));
+}
+
+#[test]
+fn an_idle_daemon_ends_only_without_client_and_object() {
+    let place = Place::new();
+    let options = DaemonOptions {
+        idle_end: Some(Duration::from_millis(300)),
+        ..place.options()
+    };
+    let daemon = Daemon::start(options).expect("a daemon starts");
+    let engine = place.client();
+    assert!(!daemon.wait(Duration::from_millis(1500)), "it has a client");
+    put(&engine, "key", &[1; 10]);
+    engine.close().expect("the engine closes");
+    eventually("the end of the session", || daemon.sessions() == 0);
+    drop(engine);
+    assert!(!daemon.wait(Duration::from_millis(1500)), "it has an object");
+    let engine = place.client();
+    assert_eq!(engine.remove_batch(&["key"]), [Ok(true)]);
+    drop(engine);
+    assert!(daemon.wait(Duration::from_secs(20)), "nobody needs it");
+}
+
+#[test]
+fn extents_outlive_the_engine_and_then_go_back() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let engine = place.client();
+    let slabs: Arc<dyn SlabSource> = engine.slabs().expect("a host lends slabs");
+    let slab = slabs.make(1 << 20).expect("the daemon answers").expect("there is room");
+    drop(slabs);
+    engine.close().expect("the engine closes");
+    drop(engine);
+    assert_eq!(daemon.held_bytes(), 1 << 20, "its memory is still somebody's");
+    assert_eq!(daemon.sessions(), 1);
+    drop(slab);
+    eventually("the end of the session", || daemon.sessions() == 0);
+    assert_eq!(daemon.held_bytes(), 0);
+}
+
+fn pinned_objects(engine: &HostEngine) -> u64 {
+    let report = engine.report().expect("the daemon answers");
+    report.clients.iter().map(|row| row.pinned_objects).sum()
+}
+
+#[test]
+fn viewed_objects_stay_as_they_are_until_their_views_are_gone() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let engine = place.client();
+    let watching = place.client();
+    put(&engine, "a", &[1; 70_000]);
+    put(&engine, "b", &[2; 100]);
+    let views = engine.views().expect("a host shows its objects");
+    let mut viewed = views.view_batch(&["a", "missing", "b", "a"]);
+    let missing = viewed.remove(1).expect_err("no such object");
+    assert_eq!(missing.kind, FaultKind::NotFound);
+    let viewed: Vec<_> = viewed
+        .into_iter()
+        .map(|viewed| viewed.expect("an object").view)
+        .collect();
+    assert_eq!(viewed[0].region(), viewed[2].region(), "both lie where the object lies");
+    put(&engine, "a", &[9; 70_000]);
+    assert_eq!(engine.remove_batch(&["a", "b"]), [Ok(true), Ok(true)]);
+    engine.close().expect("the engine closes");
+    drop(engine);
+    assert_eq!(viewed[0].to_vec(), vec![1; 70_000]);
+    assert_eq!(viewed[1].to_vec(), vec![2; 100]);
+    assert_eq!(pinned_objects(&watching), 3, "views outlive their engine");
+    drop(viewed);
+    eventually("the end of the pins", || {
+        pinned_objects(&watching) == 0 && daemon.sessions() == 1
+    });
+    assert_eq!(daemon.held_bytes(), 0);
+}
+
+#[test]
+fn many_views_go_back_in_few_messages_and_none_is_forgotten() {
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let engine = place.client();
+    let keys: Vec<String> = (0..3000).map(|number| format!("key/{number}")).collect();
+    keys.iter().for_each(|key| put(&engine, key, &[1; 100]));
+    let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let views = engine.views().expect("a host shows its objects");
+    let all: Vec<_> = borrowed.chunks(1000).flat_map(|keys| views.view_batch(keys)).collect();
+    assert_eq!(pinned_objects(&engine), 3000);
+    let threads = 4;
+    let barrier = std::sync::Barrier::new(threads);
+    let mut parts: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
+    all.into_iter()
+        .enumerate()
+        .for_each(|(at, view)| parts[at % threads].push(view));
+    std::thread::scope(|scope| {
+        for part in parts {
+            let (barrier, engine) = (&barrier, &engine);
+            scope.spawn(move || {
+                barrier.wait();
+                for view in part {
+                    drop(view);
+                    // Others use the conversation meanwhile.
+                    engine.contains_batch(&["key/1"]);
+                }
+            });
+        }
+    });
+    eventually("the end of the pins", || pinned_objects(&engine) == 0);
+}
+
+#[test]
+fn an_arena_without_room_lends_shorter_slabs_or_none() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let engine = place.client();
+    let slabs = engine.slabs().expect("a host lends slabs");
+    assert!(
+        slabs
+            .make(2 * usize::try_from(CAPACITY_BYTES).expect("32 MiB"))
+            .expect("the daemon answers")
+            .is_none()
+    );
+    let all = slabs
+        .make(usize::try_from(CAPACITY_BYTES).expect("32 MiB"))
+        .expect("the daemon answers");
+    assert!(all.is_some());
+    let write = WriteOp {
+        key: "key",
+        segments: &[[1_u8; 100][..].into()],
+        tag: &Tag::new(b"any"),
+    };
+    let fault = engine.write_batch(&[write]).remove(0).expect_err("the arena is full");
+    assert_eq!(fault.kind, FaultKind::Full);
+    assert!(fault.message.contains("100 bytes asked, 0 free"), "{fault}");
+    drop(all);
+    put(&engine, "key", &[1; 100]);
+    drop(daemon);
+}
+
+#[test]
+fn a_hundred_clients_come_at_once() {
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let barrier = std::sync::Barrier::new(100);
+    std::thread::scope(|scope| {
+        for number in 0..100_u8 {
+            let (barrier, place) = (&barrier, &place);
+            scope.spawn(move || {
+                barrier.wait();
+                let engine = place.client();
+                let key = format!("key/{number}");
+                put(&engine, &key, &[number; 100]);
+                assert_eq!(get(&engine, &key, 100), Ok(vec![number; 100]));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_client_that_lies_is_disconnected_and_harms_nobody() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let engine = place.client();
+    put(&engine, "shared", &[9; 5000]);
+    let before = daemon.held_bytes();
+    let mut liar = place.process("liar");
+    let status = liar.child.wait().expect("the liar ends");
+    assert!(status.success(), "a lie was believed");
+    eventually("the end of the liar's sessions", || daemon.sessions() == 1);
+    assert_eq!(get(&engine, "shared", 5000), Ok(vec![9; 5000]));
+    assert_eq!(
+        engine.remove_batch(&["lie"]),
+        [Ok(true)],
+        "the one honest commit, before its replay"
+    );
+    assert_eq!(daemon.held_bytes(), before, "nothing is left of a liar");
+}

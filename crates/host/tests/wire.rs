@@ -1,0 +1,214 @@
+//! Messages survive the way to bytes and back, and bytes that are none are refused.
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tensorlease_host::wire::{
+    Answer, ClientRow, Commit, Described, FRAME_BYTES_MAX, LENGTH_BYTES, LIST_MAX, NewSlab, Pinned, Position, Reply,
+    Report, Request, Reservation, StoreCounts, VERSION, WireError, body_len,
+};
+
+fn body(frame: &[u8]) -> &[u8] {
+    let length = *frame.first_chunk::<LENGTH_BYTES>().expect("a length");
+    let len = body_len(length).expect("a length that is allowed");
+    assert_eq!(len, frame.len() - LENGTH_BYTES, "one frame");
+    &frame[LENGTH_BYTES..]
+}
+
+fn there_and_back(request: &Request<'_>) {
+    let mut frame = Vec::new();
+    request.encode(&mut frame);
+    let bytes = body(&frame);
+    assert_eq!(Request::decode(bytes).as_ref(), Ok(request));
+    for cut in 0..bytes.len() {
+        assert!(
+            Request::decode(&bytes[..cut]).is_err(),
+            "{cut} of {} bytes",
+            bytes.len()
+        );
+    }
+    let mut longer = bytes.to_vec();
+    longer.push(0);
+    assert!(Request::decode(&longer).is_err(), "a byte too many");
+}
+
+fn and_back(reply: &Reply<'_>) {
+    let mut frame = Vec::new();
+    reply.encode(&mut frame);
+    let bytes = body(&frame);
+    assert_eq!(Reply::decode(bytes).as_ref(), Ok(reply));
+    for cut in 0..bytes.len() {
+        assert!(Reply::decode(&bytes[..cut]).is_err(), "{cut} of {} bytes", bytes.len());
+    }
+}
+
+const POSITION: Position = Position {
+    slab: 3,
+    offset: 1 << 40,
+    len: 77,
+    generation: 9,
+};
+
+#[test]
+fn every_request_comes_back() {
+    let keys = || vec!["", "a", "schlüssel\0"];
+    for request in [
+        Request::Hello { version: VERSION },
+        Request::Pin {
+            separate: true,
+            keys: keys(),
+        },
+        Request::Unpin {
+            tickets: vec![0, u64::MAX],
+        },
+        Request::Exchange {
+            commits: vec![Commit {
+                ticket: 1,
+                len: 2,
+                key: "key",
+                tag: b"tag",
+            }],
+            releases: vec![4],
+            reserve: vec![5, 6],
+        },
+        Request::Extent { len: 4096 },
+        Request::ReleaseExtent { ticket: 7 },
+        Request::Remove { keys: keys() },
+        Request::RemovePrefix { prefix: "" },
+        Request::Contains { keys: keys() },
+        Request::Describe { keys: Vec::new() },
+        Request::Counts,
+        Request::Report,
+        Request::Leave,
+    ] {
+        there_and_back(&request);
+    }
+}
+
+#[test]
+fn every_reply_comes_back() {
+    let pinned = |tag| {
+        Some(Pinned {
+            position: POSITION,
+            version: 5,
+            tag,
+        })
+    };
+    let described = |tag| {
+        Some(Described {
+            len: 1,
+            version: 2,
+            tag,
+        })
+    };
+    let counts = StoreCounts {
+        objects: 1,
+        object_bytes: 2,
+    };
+    let block = Reservation::Block {
+        ticket: 8,
+        position: POSITION,
+    };
+    let report = Report {
+        capacity_bytes: 1,
+        held_bytes: 2,
+        counts,
+        pid: 3,
+        age_ms: 4,
+        clients: vec![ClientRow {
+            session: 1,
+            pid: 2,
+            quarantined: true,
+            written_bytes: 3,
+            ..ClientRow::default()
+        }],
+    };
+    for answer in [
+        Answer::Welcome { capacity_bytes: 1 },
+        Answer::Pinned {
+            ticket: 1,
+            objects: vec![None, pinned(b"a"), None, pinned(b"a"), pinned(b"b"), pinned(b"")],
+        },
+        Answer::Exchanged {
+            reservations: vec![block, Reservation::Full { free: 3 }],
+        },
+        Answer::Extent { reservation: block },
+        Answer::Flags {
+            flags: vec![true, false],
+        },
+        Answer::Removed { count: 3 },
+        Answer::Described {
+            objects: vec![described(b"x"), None, described(b"x")],
+        },
+        Answer::Counts(counts),
+        Answer::Report(report),
+        Answer::Refused { why: "no" },
+    ] {
+        let slabs = vec![NewSlab { slab: 1, len: 4096 }];
+        and_back(&Reply { slabs, answer });
+    }
+}
+
+#[test]
+fn a_tag_is_sent_once_for_a_batch() {
+    let object = Pinned {
+        position: POSITION,
+        version: 5,
+        tag: &[7; 100],
+    };
+    let reply = Reply {
+        slabs: Vec::new(),
+        answer: Answer::Pinned {
+            ticket: 1,
+            objects: vec![Some(object); 1000],
+        },
+    };
+    let mut frame = Vec::new();
+    reply.encode(&mut frame);
+    assert!(frame.len() < 1000 * 40, "{} bytes", frame.len());
+}
+
+#[test]
+fn lists_and_bodies_have_a_longest_length() {
+    let long = u32::try_from(FRAME_BYTES_MAX + 1).expect("a few MiB");
+    let refused = body_len(long.to_le_bytes());
+    assert!(matches!(refused, Err(WireError::TooLong { .. })), "{refused:?}");
+    let mut frame = Vec::new();
+    let tickets = vec![1; LIST_MAX + 1];
+    Request::Unpin { tickets }.encode(&mut frame);
+    let refused = Request::decode(body(&frame));
+    assert!(matches!(refused, Err(WireError::BadField { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_count_that_the_bytes_can_not_hold_allocates_nothing() {
+    // An Unpin that announces 4 billion tickets in 8 bytes.
+    let lie = [3, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(Request::decode(&lie), Err(WireError::Truncated));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..16) {
+        let mut bytes = bytes;
+        if let Some(first) = bytes.first_mut() {
+            *first = kind;
+        }
+        if let Ok(request) = Request::decode(&bytes) {
+            let mut frame = Vec::new();
+            request.encode(&mut frame);
+            prop_assert_eq!(body(&frame), &bytes[..], "one way to write a message");
+        }
+        if let Ok(reply) = Reply::decode(&bytes) {
+            let mut frame = Vec::new();
+            reply.encode(&mut frame);
+            prop_assert_eq!(Reply::decode(body(&frame)), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn any_pinned_objects_come_back(tags in vec(proptest::option::of(0_usize..3), 0..50), number in any::<u64>()) {
+        let known: [&[u8]; 3] = [b"", b"f32", b"i64 3 4"];
+        let object = |tag: usize| Pinned { position: Position { offset: number, ..POSITION }, version: number, tag: known[tag] };
+        let objects = tags.into_iter().map(|tag| tag.map(object)).collect();
+        and_back(&Reply { slabs: Vec::new(), answer: Answer::Pinned { ticket: number, objects } });
+    }
+}

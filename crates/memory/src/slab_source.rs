@@ -1,0 +1,146 @@
+//! Where the memory of slabs comes from, and a range of a mapping that serves as one.
+
+use crate::{MapError, Mapping, MappingKind, Region, limits};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Makes the memory of slabs, instead of a mapping that the pool makes for each.
+pub trait SlabSource: Send + Sync {
+    /// Memory of exactly `len` bytes (whole pages), readable and writable, nobody else's while it lives. `None`: there is no room just now; a
+    /// shorter slab may find some.
+    ///
+    /// # Errors
+    /// [`MapError`] where the memory can't be mapped here.
+    fn make(&self, len: usize) -> Result<Option<SlabMemory>, MapError>;
+}
+
+/// Whole pages of a mapping, which they keep alive, and what gives them back to their owner.
+#[derive(Clone)]
+pub struct SlabMemory {
+    mapping: Arc<Mapping>,
+    start: usize,
+    len: usize,
+    /// Dropped with the last clone, and after nobody can touch the memory any more.
+    keeper: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl SlabMemory {
+    /// All of a mapping.
+    pub fn whole(mapping: Arc<Mapping>) -> Self {
+        let len = mapping.len();
+        Self {
+            mapping,
+            start: 0,
+            len,
+            keeper: None,
+        }
+    }
+
+    /// The bytes `range` of a mapping, which are nobody else's until `keeper` is dropped. Panics when the range is empty, out of bounds or not
+    /// whole pages.
+    pub fn part(mapping: Arc<Mapping>, range: Range<usize>, keeper: Arc<dyn Any + Send + Sync>) -> Self {
+        let page = limits::page_bytes();
+        assert!(
+            range.start < range.end && range.end <= mapping.len(),
+            "{range:?} of {} bytes",
+            mapping.len()
+        );
+        assert!(
+            range.start.is_multiple_of(page) && range.end.is_multiple_of(page),
+            "{range:?} is not whole pages"
+        );
+        Self {
+            mapping,
+            start: range.start,
+            len: range.len(),
+            keeper: Some(keeper),
+        }
+    }
+
+    /// The address range.
+    pub fn region(&self) -> Region {
+        Region {
+            addr: self.base() as usize,
+            len: self.len,
+        }
+    }
+
+    /// Length, bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Always false: no slab is made without bytes.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What it lies in.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// Makes its pages present, as [`Mapping::populate`] does for a whole mapping.
+    ///
+    /// # Errors
+    /// [`MapError::Populate`] when the kernel has no pages left.
+    pub fn populate(&self) -> Result<(), MapError> {
+        self.mapping.populate_range(self.start..self.start + self.len)
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.mapping.base().wrapping_add(self.start)
+    }
+}
+
+impl std::fmt::Debug for SlabMemory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("SlabMemory")
+            .field("region", &self.region())
+            .field("kept", &self.keeper.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sealed memory files, one a slab, to be passed to other processes. Their pages come with the first touch, whoever touches them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SealedSlabs;
+
+impl SlabSource for SealedSlabs {
+    fn make(&self, len: usize) -> Result<Option<SlabMemory>, MapError> {
+        let mapping = Mapping::new(MappingKind::Sealed, len)?;
+        Ok(Some(SlabMemory::whole(Arc::new(mapping))))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Weak;
+
+    #[test]
+    fn a_part_keeps_its_keeper_until_the_last_clone_is_gone() {
+        let page = limits::page_bytes();
+        let mapping = Arc::new(Mapping::new(MappingKind::Anonymous, 4 * page).unwrap());
+        let keeper: Arc<dyn Any + Send + Sync> = Arc::new(7);
+        let watched: Weak<dyn Any + Send + Sync> = Arc::downgrade(&keeper);
+        let part = SlabMemory::part(Arc::clone(&mapping), page..3 * page, keeper);
+        assert_eq!(part.region().addr, mapping.region().addr + page);
+        assert_eq!(part.len(), 2 * page);
+        let again = part.clone();
+        drop(part);
+        assert!(watched.upgrade().is_some());
+        drop(again);
+        assert!(watched.upgrade().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "whole pages")]
+    fn a_part_that_begins_inside_a_page_is_refused() {
+        let page = limits::page_bytes();
+        let mapping = Arc::new(Mapping::new(MappingKind::Anonymous, 4 * page).unwrap());
+        let _part = SlabMemory::part(mapping, 1..page, Arc::new(()));
+    }
+}

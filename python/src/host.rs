@@ -1,0 +1,129 @@
+//! The daemon of a host, run in this process, and questions about one that runs elsewhere.
+use crate::error::{IntoPython, chained, config_error};
+use crate::logging;
+use crate::patience::seconds;
+use pyo3::{prelude::*, types::PyDict};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use tensorlease::OpenError;
+use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
+use tensorlease_memory::limits;
+
+/// Of the memory that the machine has left, what a daemon offers where nobody says.
+const OFFERED_PART: u64 = 2;
+
+/// A daemon that runs in threads of this process, none of which needs the GIL.
+#[pyclass(frozen, module = "tensorlease._core")]
+pub struct HostDaemon {
+    daemon: Daemon,
+}
+
+#[pymethods]
+impl HostDaemon {
+    /// Takes the lock and serves the socket. None: this user's place, half of the memory that is left, no end by itself.
+    #[staticmethod]
+    #[pyo3(signature = (*, socket, max_bytes, idle_seconds))]
+    fn start(
+        py: Python<'_>,
+        socket: Option<&str>,
+        max_bytes: Option<u64>,
+        idle_seconds: Option<f64>,
+    ) -> PyResult<Self> {
+        let max_bytes =
+            max_bytes.unwrap_or_else(|| limits::available_bytes().map_or(1 << 30, |left| left / OFFERED_PART));
+        let options = DaemonOptions {
+            socket: place(py, socket)?,
+            max_bytes,
+            idle_end: idle_seconds.map(|idle| seconds(py, idle, "idle_seconds")).transpose()?,
+        };
+        let started = py.detach(|| Daemon::start(options));
+        logging::drain(py);
+        match started {
+            Ok(daemon) => Ok(Self { daemon }),
+            Err(error @ StartError::Memory { .. }) => Err(config_error(py, &chained(&error))),
+            Err(error) => Err(unavailable(chained(&error)).into_python(py)),
+        }
+    }
+
+    /// Waits until it has ended; False: not within `seconds`.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let timeout = crate::patience::seconds(py, seconds, "seconds")?;
+        let ended = py.detach(|| self.daemon.wait(timeout));
+        logging::drain(py);
+        Ok(ended)
+    }
+
+    /// Ends it, within two seconds.
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| self.daemon.stop());
+        logging::drain(py);
+    }
+
+    /// Where it listens.
+    #[getter]
+    fn socket(&self) -> String {
+        self.daemon.socket().as_path().display().to_string()
+    }
+}
+
+/// The path of a daemon's socket; None: of this user's.
+#[pyfunction]
+#[pyo3(signature = (socket))]
+pub(crate) fn host_socket(py: Python<'_>, socket: Option<&str>) -> PyResult<String> {
+    Ok(place(py, socket)?.as_path().display().to_string())
+}
+
+/// Does a daemon listen there?
+#[pyfunction]
+pub(crate) fn host_listens(py: Python<'_>, socket: &str) -> bool {
+    py.detach(|| UnixStream::connect(socket).is_ok())
+}
+
+/// Who holds what: the daemon's numbers, and under "clients" a list with one dict each.
+#[pyfunction]
+pub(crate) fn host_report<'py>(py: Python<'py>, socket: &str) -> PyResult<Bound<'py, PyDict>> {
+    let place = place(py, Some(socket))?;
+    let asked = py.detach(|| {
+        let engine = HostEngine::connect(&place).map_err(|error: ConnectError| chained(&error))?;
+        engine.report().map_err(|fault| fault.message.into_owned())
+    });
+    let report = asked.map_err(|message| unavailable(message).into_python(py))?;
+    let numbers = PyDict::new(py);
+    numbers.set_item("pid", report.pid)?;
+    numbers.set_item("age_seconds", Duration::from_millis(report.age_ms).as_secs_f64())?;
+    numbers.set_item("capacity_bytes", report.capacity_bytes)?;
+    numbers.set_item("held_bytes", report.held_bytes)?;
+    numbers.set_item("objects", report.counts.objects)?;
+    numbers.set_item("object_bytes", report.counts.object_bytes)?;
+    let mut clients = Vec::with_capacity(report.clients.len());
+    for row in report.clients {
+        let client = PyDict::new(py);
+        client.set_item("session", row.session)?;
+        client.set_item("pid", row.pid)?;
+        client.set_item("age_seconds", Duration::from_millis(row.age_ms).as_secs_f64())?;
+        client.set_item("cut_off", row.quarantined)?;
+        client.set_item("arena_bytes", row.extent_bytes)?;
+        client.set_item("pinned_bytes", row.pinned_bytes)?;
+        client.set_item("pinned_objects", row.pinned_objects)?;
+        client.set_item("in_flight_bytes", row.reserved_bytes)?;
+        client.set_item("read_objects", row.read_objects)?;
+        client.set_item("read_bytes", row.read_bytes)?;
+        client.set_item("written_objects", row.written_objects)?;
+        client.set_item("written_bytes", row.written_bytes)?;
+        clients.push(client);
+    }
+    numbers.set_item("clients", clients)?;
+    Ok(numbers)
+}
+
+fn place(py: Python<'_>, socket: Option<&str>) -> PyResult<SocketPath> {
+    let place = match socket {
+        Some(path) => SocketPath::new(path),
+        None => SocketPath::of_this_user(),
+    };
+    place.map_err(|error: PlaceError| config_error(py, &chained(&error)))
+}
+
+fn unavailable(message: String) -> OpenError {
+    OpenError::Unavailable { message, source: None }
+}
