@@ -24,8 +24,9 @@ HOST_URL = "host://"
 IDLE_SECONDS = 5.0
 #: A started daemon must listen by then.
 START_SECONDS = 30.0
-#: Pause between two looks whether it does.
+#: Pause between two looks whether it does: of who starts it, and of those who only wait, who may be many.
 START_PAUSE = 0.01
+TURN_PAUSE = 0.05
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
 
@@ -57,7 +58,7 @@ def ensure_daemon() -> None:
                 return
             if until < time.monotonic():
                 raise EngineUnavailable(f"another process starts the host's daemon at {socket}, and does not get done")
-            time.sleep(START_PAUSE)
+            time.sleep(TURN_PAUSE)
 
 
 def _takes(turn: Any) -> bool:

@@ -496,11 +496,10 @@ def _opened(url: str, settings: dict[str, Any]) -> CoreStore:
     if not host.starts_daemon(url):
         return CoreStore.open(url, **settings)
     for _ in range(ATTACH_TRIES - 1):
-        host.ensure_daemon()
         # A daemon that nobody needed may end just now: then there is room for the next.
         with contextlib.suppress(EngineUnavailable):
             return CoreStore.open(url, **settings)
-    host.ensure_daemon()
+        host.ensure_daemon()
     return CoreStore.open(url, **settings)
 
 

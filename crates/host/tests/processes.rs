@@ -282,6 +282,25 @@ fn many_views_go_back_in_few_messages_and_none_is_forgotten() {
 }
 
 #[test]
+fn what_a_living_process_holds_stays_its_own_when_its_socket_ends() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let mut raw = RawClient::welcomed(&place.socket);
+    raw.ask(&Request::Extent { len: 1 << 20 });
+    raw.hang_up();
+    let watching = place.client();
+    let cut_off = || {
+        let report = watching.report().expect("the daemon answers");
+        report.clients.iter().any(|row| row.quarantined)
+    };
+    eventually("the end of the connection", cut_off);
+    drop(raw);
+    // This very process may still write there.
+    assert_eq!(daemon.held_bytes(), 1 << 20);
+    assert_eq!(daemon.sessions(), 2);
+}
+
+#[test]
 fn an_arena_without_room_lends_shorter_slabs_or_none() {
     let place = Place::new();
     let daemon = place.daemon();
