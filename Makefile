@@ -34,12 +34,12 @@ QUEUE_STAMP := $(VENV)/.queue.stamp
 
 FAULTS_ARGS ?=
 
-.PHONY: build demo demo-mooncake faults test-rdma test-transfer-queue test lint mutants bench bench-compare figures help clean docs fuzz soak
+.PHONY: build demo demo-mooncake faults test-rdma test-transfer-queue test lint mutants bench bench-compare bench-transfer-queue figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
 	@sed -n '3,6p' Makefile | cut -c3-
-	@echo '  also: demo-mooncake test-rdma test-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+	@echo '  also: demo-mooncake test-rdma test-transfer-queue bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
@@ -76,6 +76,11 @@ bench: build
 # Beside the TransferQueue client as released, from PyPI; about 40 minutes on a quiet machine.
 bench-compare: build $(QUEUE_STAMP)
 	scripts/bench_compare.sh $(BIN)/python $(BENCH_OUT)
+
+# The "Small" case of TransferQueue's own performance script, with its released client and with ours; wants a quiet machine.
+bench-transfer-queue: build $(QUEUE_STAMP)
+	mkdir -p $(BENCH_OUT)
+	$(BIN)/python bench/transfer_queue_small.py --json $(BENCH_OUT)/transfer-queue-small.json --check
 
 $(QUEUE_STAMP): requirements-transfer-queue.txt $(PACKAGE_STAMP)
 	$(BIN)/python -m pip install --quiet --requirement requirements-transfer-queue.txt
@@ -120,8 +125,8 @@ soak: build
 faults:
 	scripts/faults.sh $(FAULTS_ARGS)
 
-# Real verbs in a virtual machine with a software RDMA device: docs/rdma.md.
-test-rdma: build
+# Real verbs in a virtual machine with a software RDMA device: docs/rdma.md. TransferQueue's client is among what it runs.
+test-rdma: build $(QUEUE_STAMP)
 	scripts/test_rdma.sh
 
 # TransferQueue's MooncakeStore backend over tensorlease, beside the released one, with Ray: docs/transfer_queue.md.
@@ -156,7 +161,8 @@ lint-deny:
 
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
-mutants: $(PACKAGE_STAMP)
+# Some mutants are of Python code over TransferQueue.
+mutants: build $(QUEUE_STAMP)
 	$(BIN)/python scripts/mutants.py
 
 docs:

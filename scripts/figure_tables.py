@@ -382,6 +382,27 @@ def keys_table(reports: Reports) -> str:
     return lines_of(headings, lines)
 
 
+def queue_table(reports: Reports) -> str:
+    """What a job on TransferQueue's queue sees, with its released client and with this one."""
+    report = reports["transfer-queue-small"]
+    settings = report["settings"]
+    headings = ["call", "client", "whole, ms", "controller, ms", "client, ms", "whole / released", "client / released"]
+    lines = [
+        [
+            row["case"],
+            row["client"],
+            *(f"{row[f'{part}_ms']:.0f}" for part in ("total", "controller", "data")),
+            *(times(row[f"{part}_ratio"]) for part in ("total", "data")),
+        ]
+        for row in report["rows"]
+    ]
+    note = (
+        f"TransferQueue {report['versions']['TransferQueue']}, {settings['samples']} samples of {settings['fields']} fields of {settings['elements']} float32; "
+        f"median over {settings['jobs']} jobs, each with the median of {settings['reps']} calls; {report['machine']['cores']} cores."
+    )
+    return f"{lines_of(headings, lines, left_columns=2)}\n\n{note}"
+
+
 def losses_table(reports: Reports) -> str:
     """Every way that was slower than what it is compared with, from all reports."""
     lines = []
@@ -390,6 +411,9 @@ def losses_table(reports: Reports) -> str:
             lines += _slower_rows(name, report)
         if report["benchmark"] == "compare":
             lines += _slower_compared(name, report)
+        if report["benchmark"] == "transfer_queue_small":
+            slower = [row for row in report["rows"] if row["total_ratio"] < 1]
+            lines += [[name, row["case"], row["client"], "released", times(row["total_ratio"])] for row in slower]
         if report["benchmark"] == "pairs":
             settings = report["settings"]
             lines += [
@@ -445,6 +469,7 @@ BLOCKS = {
     "compare-other": Block(
         ("compare-other",), compared_table("compare-other"), "compare-other.png", "make bench-compare"
     ),
+    "transfer-queue": Block(("transfer-queue-small",), queue_table, None, "make bench-transfer-queue"),
     "reference": Block(("mooncake-reads", "mooncake-reads-quarter"), reference_table),
     "leases": Block(("rounds",), leases_table),
     "rounds": Block(("rounds",), rounds_table),

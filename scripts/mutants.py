@@ -79,6 +79,9 @@ def copy_tree(target: Path) -> None:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             # A fresh modification time: an artifact of the last run's mutant is never taken for this code's.
             shutil.copy(ROOT / name, target / name)
+    # Tests of Python code need the native module, which is built and not under version control.
+    for module in (ROOT / "python" / "tensorlease").glob("_core*.so"):
+        shutil.copy(module, target / "python" / "tensorlease" / module.name)
 
 
 def environment() -> dict[str, str]:
@@ -90,6 +93,10 @@ def environment() -> dict[str, str]:
         "CARGO_INCREMENTAL": "1",
         "PROPTEST_FORK": "false",
         "RUST_BACKTRACE": "0",
+        # Python tests, and the processes that they start, see the copy and not the code that is installed.
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(target_dir() / "tree" / "python"),
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
     return {**os.environ, **extra}
 

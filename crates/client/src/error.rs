@@ -363,7 +363,7 @@ pub(crate) fn message(what: &str, failures: &[KeyFailure]) -> String {
 }
 
 /// `key "a"`, `keys "a", "b" and 3 more`.
-fn listed(keys: &[&str]) -> String {
+pub(crate) fn listed(keys: &[&str]) -> String {
     let named: Vec<String> = keys.iter().take(KEYS_NAMED_MAX).map(|key| quoted(key)).collect();
     let word = if keys.len() == 1 { "key" } else { "keys" };
     let more = match keys.len().saturating_sub(KEYS_NAMED_MAX) {

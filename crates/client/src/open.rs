@@ -1,7 +1,7 @@
 //! From a URL to a store.
 
 use crate::{
-    OpenError, Options,
+    Delivery, OpenError, Options,
     core::Core,
     options::parse_bytes,
     url::{StoreUrl, config},
@@ -185,45 +185,73 @@ fn check_memory(options: &Options, lent: bool) -> Result<(), OpenError> {
     }
 }
 
-/// The first slab shows at open whether the engine registers memory at all; `prewarm` makes the later ones too.
+/// The first slab shows at open whether the engine registers memory at all; `prewarm` makes the later ones too, and the bounce reserve where
+/// it asks for more than they hold.
 fn first_slabs(core: &Core) -> Result<(), OpenError> {
     let budget = core.arena.budget();
-    let lease_bytes = budget.max_bytes - budget.bounce_bytes;
-    // Memory that is shared with other processes is taken when it is needed; nothing has to be registered to find out whether it works.
-    let lent = core.engine.slabs().is_some();
-    if lease_bytes == 0 || (lent && core.options.prewarm_bytes == 0) {
-        return Ok(());
-    }
+    let lease_bytes = budget.lease_bytes();
     let first = budget.slab_bytes_first.min(lease_bytes);
+    let prewarm = core.options.prewarm_bytes;
+    // Memory that is shared with other processes is taken when it is needed; nothing has to be registered to find out whether it works.
+    let on_demand = core.engine.slabs().is_some();
     let mut made = 0;
-    while made == 0 || made < core.options.prewarm_bytes.min(lease_bytes) {
-        let missing =
-            (core.options.prewarm_bytes.saturating_sub(made)).clamp(first.min(lease_bytes - made), lease_bytes - made);
-        let largest = 1;
-        let slab = core.arena.make_slab(SlabKind::Lease, missing, largest);
-        let slab = slab.map_err(|error| unavailable("no memory for the arena; lower max_bytes", error))?;
-        let Some(slab) = slab else { break };
-        core.register_slab(slab.region())
-            .map_err(|error| unavailable("the engine refused to register the arena's first memory", error))?;
-        made += slab.len();
-        core.counters.slabs_made.add(1);
-        core.arena.admit(slab);
-        if lease_bytes <= made {
-            break;
+    while made < lease_bytes && ((made == 0 && !on_demand) || made < prewarm) {
+        let left = lease_bytes - made;
+        let missing = prewarm.saturating_sub(made).clamp(first.min(left), left);
+        match first_slab(core, SlabKind::Lease, missing)? {
+            0 => break,
+            len => made += len,
         }
     }
+    if lease_bytes < prewarm {
+        first_slab(core, SlabKind::Bounce, budget.bounce_bytes)?;
+    }
     Ok(())
+}
+
+/// Bytes of one more slab, made and registered; 0 where the budget allows none.
+fn first_slab(core: &Core, kind: SlabKind, missing: u64) -> Result<u64, OpenError> {
+    let largest = 1;
+    let slab = core.arena.make_slab(kind, missing, largest);
+    let slab = slab.map_err(|error| unavailable("no memory for the arena; lower max_bytes", error))?;
+    let Some(slab) = slab else { return Ok(0) };
+    core.register_slab(slab.region())
+        .map_err(|error| unavailable("the engine refused to register the arena's first memory", error))?;
+    let len = slab.len();
+    core.counters.slabs_made.add(1);
+    core.arena.admit(slab);
+    Ok(len)
+}
+
+/// What becomes of a read that names no delivery of its own.
+fn path_of_reads(core: &Core) -> String {
+    let registered = if core.registers() {
+        "slabs registered once"
+    } else {
+        "no registration needed"
+    };
+    match core.options.delivery {
+        Delivery::RegisterPerCall if core.registers() => {
+            "each read registers its own memory (delivery=register-per-call)".to_owned()
+        }
+        Delivery::RegisterPerCall => {
+            format!("each read takes memory of its own (delivery=register-per-call, {registered})")
+        }
+        Delivery::Copied => "reads are copied (delivery=copied)".to_owned(),
+        Delivery::Auto if core.lends().is_some() => "reads are copied (the engine lends the memory for it)".to_owned(),
+        Delivery::Auto | Delivery::Leased if core.arena.budget().lease_bytes() == 0 => {
+            "reads are copied: max_bytes leaves nothing beside the bounce reserve".to_owned()
+        }
+        Delivery::Auto => format!("reads are leased from the arena ({registered}), small values copied"),
+        Delivery::Leased => format!("reads are leased from the arena ({registered})"),
+    }
 }
 
 /// Which way reads will take, and why: one line, since nobody can see it from outside.
 fn announce(core: &Core) {
     let budget = core.arena.budget();
     let name = core.capabilities.name;
-    let registration = if core.registers() {
-        "slabs are registered once"
-    } else {
-        "no registration needed"
-    };
+    let path = path_of_reads(core);
     let pool = core.lends().map_or_else(String::new, |staging| {
         let limits = staging.limits();
         format!(
@@ -236,7 +264,7 @@ fn announce(core: &Core) {
         .remark()
         .map_or_else(String::new, |remark| format!(", {remark}"));
     log::info!(
-        "{name} engine open: {} delivery, {registration}{pool}{remark}, arena up to {} bytes (bounce reserve {}), {} readers",
+        "{name} engine open: {} delivery, {path}{pool}{remark}, arena up to {} bytes (bounce reserve {}), {} readers",
         core.options.delivery.name(),
         budget.max_bytes,
         budget.bounce_bytes,

@@ -54,7 +54,9 @@ fn a_store_says_once_how_it_reads_and_once_when_it_cannot() {
         1,
         "one line at open (requirement A15): {lines:?}"
     );
-    assert!(of(log::Level::Info)[0].contains("auto delivery"));
+    assert!(
+        of(log::Level::Info)[0].contains("auto delivery, reads are leased from the arena (no registration needed)")
+    );
     let warnings = of(log::Level::Warn);
     assert_eq!(
         warnings.len(),

@@ -32,11 +32,11 @@ def master() -> Iterator[Master]:
 @pytest.fixture(scope="session")
 def outcomes(ray_address: str) -> dict[str, Outcomes]:
     """By client: every case of queue_job.py, each client in a job of its own, one job after the other."""
-    from queue_cases import CASES, OURS_ALONE
+    from queue_cases import CASES, OURS_ALONE, in_order
 
     found = {}
     for which in CLIENTS:
         with cluster() as master:
-            cases = [*CASES, *(OURS_ALONE if which == OURS else ())]
+            cases = in_order([*CASES, *(OURS_ALONE if which == OURS else ())])
             found[which] = run_job(which, cases, ray_address=ray_address, master=master)
     return found

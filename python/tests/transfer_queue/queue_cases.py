@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import mooncake.store
@@ -166,7 +166,8 @@ def _client_of_a_task() -> str:
     try:
         return storage_client_name()
     finally:
-        # The memory that it contributed must not seem to be there once it has ended.
+        # The memory that it contributed must not seem to be there once it has ended. TransferQueue leaves that to the collector.
+        tq.get_client().storage_manager.storage_client.close()
         tq.get_client().close()
 
 
@@ -377,6 +378,7 @@ CASES: dict[str, Case] = {
     "streamed in this process": streamed_here,
     "streamed by a forked worker": streamed_by_a_forked_worker,
 }
+
 #: Cases for our client alone: the released one lacks what they ask for, or hangs.
 OURS_ALONE: dict[str, Case] = {
     **_mixed_matrix(),
@@ -386,3 +388,8 @@ OURS_ALONE: dict[str, Case] = {
     "streamed by a spawned worker": streamed_by_a_spawned_worker,
     "streamed after the client was used": streamed_after_the_client_was_used,
 }
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Those that stream last: a loader's worker takes the memory that it contributes with it, and what others have just put there."""
+    return sorted(names, key=lambda name: name.startswith("streamed"))

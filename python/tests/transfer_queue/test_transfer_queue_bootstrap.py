@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,19 +81,31 @@ def test_a_master_that_answers_is_used_as_it_is() -> None:
         assert answers(master.port)
 
 
-@pytest.mark.parametrize("listens", [False, True], ids=["taken", "another server"])
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["taken", "silent", "http"])
 def test_an_address_that_is_no_masters_is_an_error_within_bounds_that_names_it(
-    listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The log of the master that could not start stays, for whoever asks why.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with socket.socket() as taken:
         taken.bind((HOST, 0))
-        if listens:
+        if answer is not None:
             taken.listen()
+        if answer:
+            threading.Thread(target=answer_all, args=(taken, answer), daemon=True).start()
         port = taken.getsockname()[1]
         with pytest.raises(RuntimeError, match=str(port)):
             initialize_mooncake_storage(configuration(f"{HOST}:{port}"))
+
+
+def answer_all(server: socket.socket, answer: bytes) -> None:
+    """Until it is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall(answer)
 
 
 # ---- masters that a job starts ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from queue_rig import (
 
 require_transfer_queue()
 
-from transfer_queue.storage.bootstrap import StorageBootstrapProvider
+from transfer_queue.storage.bootstrap import StorageBootstrapProvider, mooncake_bootstrap
 from transfer_queue.storage.clients import mooncake_client
 from transfer_queue.storage.clients.base import StorageClientFactory
 from transfer_queue.storage.clients.mooncake_client import MooncakeStoreClient
@@ -75,8 +75,10 @@ def test_uninstall_puts_everything_back(released: dict[str, object]) -> None:
     plugin.install()
     plugin.uninstall()
     assert in_place() == released
+    # What was there before may be ours already, where `uninstall` leaves something.
     assert in_place()["client MooncakeStoreClient"] is MooncakeStoreClient
     assert in_place()["manager MooncakeStore"] is MooncakeStorageManager
+    assert in_place()["bootstrap mooncakestore"] is inspect.unwrap(mooncake_bootstrap.initialize_mooncake_storage)
 
 
 def test_both_may_be_called_again_and_again(released: dict[str, object]) -> None:

@@ -7,8 +7,11 @@ use super::{
     items::{Item, Items, ZERO_MARKER},
 };
 use crate::{
-    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error,
-    patience::Wait, request::Expected,
+    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest,
+    core::Core,
+    error::{listed, read_error},
+    patience::Wait,
+    request::Expected,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 use tensorlease_arena::plan::{fold_duplicates, split_ranges};
@@ -97,8 +100,8 @@ pub(super) struct Job<'a> {
     passing: Vec<KeyFailure>,
     /// Values that the engine lent nothing for in the last round.
     unlent: u64,
-    /// Why, of the first of them.
-    unlent_cause: (FallbackKind, Cow<'static, str>),
+    /// Unit, kind and cause of the first of them.
+    unlent_first: (u32, FallbackKind, Cow<'static, str>),
     /// Units wait for those that come through loans.
     pub(super) collected: bool,
 }
@@ -132,7 +135,7 @@ impl<'a> Job<'a> {
             failures: Vec::new(),
             passing: Vec::new(),
             unlent: 0,
-            unlent_cause: (FallbackKind::NoLoan, Cow::Borrowed("")),
+            unlent_first: (0, FallbackKind::NoLoan, Cow::Borrowed("")),
             collected: false,
         })
     }
@@ -211,7 +214,7 @@ impl<'a> Job<'a> {
         if !unit.unlent {
             unit.unlent = true;
             if let (0, Some(kind), Err(fault)) = (self.unlent, unlent, result) {
-                self.unlent_cause = (kind, fault.message);
+                self.unlent_first = (transfer.unit, kind, fault.message);
             }
             self.unlent += unit.each_part().count() as u64;
         }
@@ -333,13 +336,20 @@ impl<'a> Job<'a> {
         if self.unlent == 0 {
             return Ok(());
         }
-        let (kind, cause) = &self.unlent_cause;
+        let (first, kind, cause) = &self.unlent_first;
         if self.core.options.strict {
-            let message = format!("strict=True and {} ({cause})", kind.words());
-            return Err(ReadError::Fallback { kind: *kind, message });
+            return Err(self.refusal(*kind, &[*first], &format!(" ({cause})")));
         }
         self.count_without_loan(*kind, self.unlent, Some(cause));
         Ok(())
+    }
+
+    /// What `strict` says in place of a fallback: the keys of `units`, why, and `detail`.
+    pub(super) fn refusal(&self, kind: FallbackKind, units: &[u32], detail: &str) -> ReadError {
+        let items = units.iter().flat_map(|unit| self.units[*unit as usize].each_part());
+        let keys: Vec<&str> = items.map(|(item, _)| self.items.name(item as usize)).collect();
+        let message = format!("strict=True, {}, and {}{detail}", listed(&keys), kind.words());
+        ReadError::Fallback { kind, message }
     }
 
     /// What was to be leased is counted as a fallback by now.

@@ -1,7 +1,7 @@
 //! Chooses the memory of each unit: leased, copied, registered for the call, or the caller's.
 
 use super::{ground::SharedLanding, groups::How, job::Job};
-use crate::{Delivery, FallbackKind, ReadError, core::Core, growth::Refused};
+use crate::{Delivery, FallbackKind, ReadError, core::Core};
 use std::iter;
 use tensorlease_arena::{
     AcquireError, GRANULE_BYTES, SlabKind, block_len,
@@ -97,20 +97,20 @@ impl Job<'_> {
 
     fn refuse_larger_than_a_loan(&mut self, units: &[u32]) -> Result<(), ReadError> {
         let kind = FallbackKind::LoanTooLarge;
-        let mut values = 0;
-        for unit in units {
-            let unit = &mut self.units[*unit as usize];
+        let (mut values, mut larger) = (0, Vec::new());
+        for at in units {
+            let unit = &mut self.units[*at as usize];
             // Those that got no loan are counted, and so is what lands for the second time.
             if !std::mem::replace(&mut unit.unlent, true) {
                 values += unit.each_part().count() as u64;
+                larger.push(*at);
             }
         }
         if values == 0 {
             return Ok(());
         }
         if self.core.options.strict {
-            let message = format!("strict=True and {}", kind.words());
-            return Err(ReadError::Fallback { kind, message });
+            return Err(self.refusal(kind, &larger, ""));
         }
         self.count_without_loan(kind, values, None);
         Ok(())
@@ -156,7 +156,9 @@ impl Job<'_> {
             }
             queue = &queue[got..];
             let Some(refused) = acquired.refused else { break };
-            self.refuse_if_strict(&refused)?;
+            if self.core.options.strict {
+                return Err(self.refusal(refused.kind, &queue[..1], &format!(": {}", refused.error)));
+            }
             // A value that can never fit leaves the others their chance; anything else ends it for all that are left.
             let lost = if refused.kind == FallbackKind::TooLarge {
                 1
@@ -177,17 +179,6 @@ impl Job<'_> {
             .collect()
     }
 
-    fn refuse_if_strict(&self, refused: &Refused) -> Result<(), ReadError> {
-        if !self.core.options.strict {
-            return Ok(());
-        }
-        let message = format!("strict=True and {}: {}", refused.kind.words(), refused.error);
-        Err(ReadError::Fallback {
-            kind: refused.kind,
-            message,
-        })
-    }
-
     /// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
     fn land_copied(&mut self, units: Vec<u32>) -> Result<(), ReadError> {
         let (recycled, mut fresh): (Vec<u32>, Vec<u32>) = units
@@ -195,7 +186,7 @@ impl Job<'_> {
             .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
         let blocks = self.core.copy_blocks(&self.wanted(&recycled));
         fresh.extend_from_slice(&recycled[blocks.len()..]);
-        self.past_the_copy_cache(recycled.len() - blocks.len())?;
+        self.past_the_copy_cache(&recycled[blocks.len()..])?;
         for (unit, block) in iter::zip(recycled, blocks) {
             let how = self
                 .how_copied(block.len() as u64)
@@ -219,20 +210,19 @@ impl Job<'_> {
     }
 
     /// `units` copies find no recycled memory: a fallback of its own where copies were asked for.
-    fn past_the_copy_cache(&self, units: usize) -> Result<(), ReadError> {
-        if units == 0 {
+    fn past_the_copy_cache(&self, units: &[u32]) -> Result<(), ReadError> {
+        if units.is_empty() {
             return Ok(());
         }
         let kind = FallbackKind::CopyCache;
         if self.delivery != Delivery::Copied {
-            self.core.count_reason(kind, units as u64);
+            self.core.count_reason(kind, units.len() as u64);
             return Ok(());
         }
         if self.core.options.strict {
-            let message = format!("strict=True and {}", kind.words());
-            return Err(ReadError::Fallback { kind, message });
+            return Err(self.refusal(kind, units, ""));
         }
-        self.core.count_fallback(kind, units as u64);
+        self.core.count_fallback(kind, units.len() as u64);
         Ok(())
     }
 

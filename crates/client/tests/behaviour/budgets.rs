@@ -277,6 +277,25 @@ fn a_prewarmed_store_makes_no_slab_when_it_reads() {
 }
 
 #[test]
+fn a_store_that_is_prewarmed_whole_registers_nothing_afterwards() {
+    let options = Options {
+        prewarm_bytes: 64 * MIB,
+        ..budget(64 * MIB)
+    };
+    let rig = Rig::registering(free_engine(), &options);
+    assert_eq!(stat(&rig.store, "arena_bytes"), 64 * MIB);
+    let registered = stat(&rig.store, "register_calls");
+    let lens = [100, 20 << 10, 3 * MIB, 20 * MIB];
+    rig.fill(&lens);
+    for delivery in [Delivery::Leased, Delivery::Copied, Delivery::Auto] {
+        drop(rig.read(&lens, delivery).unwrap());
+    }
+    assert_eq!(stat(&rig.store, "register_calls"), registered);
+    assert_eq!(stat(&rig.store, "fallback_reads"), 0);
+    assert_eq!(stat(&rig.store, "fallback_writes"), 0);
+}
+
+#[test]
 fn empty_takes_a_block_of_the_budget_or_says_what_is_held() {
     let rig = Rig::registering(free_engine(), &budget(16 * MIB));
     let mut block = rig.store.empty(6 * MIB).unwrap();

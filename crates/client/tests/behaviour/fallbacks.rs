@@ -136,7 +136,7 @@ fn strict_names_the_fallback_and_delivers_nothing() {
         "{error:?}"
     );
     assert!(
-        error.to_string().contains("strict") && error.to_string().contains("max_bytes"),
+        error.to_string().contains("strict=True, key \"k1\", and") && error.to_string().contains("max_bytes"),
         "{error}"
     );
     assert_eq!(stat(&rig.store, "fallback_reads"), 0);
@@ -156,6 +156,7 @@ fn strict_names_the_fallback_and_delivers_nothing() {
         ),
         "{error:?}"
     );
+    assert!(error.to_string().contains("strict=True, key \"k0\", and"), "{error}");
     assert!(
         rig.read(&small[..1], Delivery::Copied).is_ok(),
         "what was asked as a copy is no fallback"
@@ -257,5 +258,8 @@ fn copies_past_their_recycled_memory_are_a_counted_fallback_and_an_error_under_s
         ),
         "{error:?}"
     );
+    let (kept, past) = ("\"k3\"", "strict=True, keys \"k4\", \"k5\"");
+    let message = error.to_string();
+    assert!(message.contains(past) && !message.contains(kept), "{message}");
     assert!(rig.read(&lens[..4], Delivery::Copied).is_ok());
 }

@@ -188,7 +188,11 @@ fn strict_names_a_value_larger_than_a_loan_and_reads_nothing() {
     let lending = Arc::new(Lending::new(engine, TERMS));
     let rig = over(&lending, &strict());
     let error = rig.read(&[10, 100 * KIB], Delivery::Auto).unwrap_err();
-    assert_refused(&error, FallbackKind::LoanTooLarge, &["local_buffer"]);
+    assert_refused(
+        &error,
+        FallbackKind::LoanTooLarge,
+        &["local_buffer", "strict=True, key \"k1\", and"],
+    );
     assert!(rig.calls.reads().is_empty());
     assert_eq!(stat(&rig.store, "fallback_reads"), 0);
     assert!(rig.read(&[10], Delivery::Auto).is_ok());
@@ -205,7 +209,11 @@ fn strict_names_the_missing_loan_and_its_cause_and_delivers_nothing() {
     let (rig, lending, _) = lending_nothing(&lens, &strict());
     rig.calls.take();
     let error = rig.read(&lens, Delivery::Auto).unwrap_err();
-    assert_refused(&error, FallbackKind::NoLoan, &["local_buffer", "(cause "]);
+    assert_refused(
+        &error,
+        FallbackKind::NoLoan,
+        &["local_buffer", "(cause ", "strict=True, key \"k"],
+    );
     let (into, seen) = callers_memory(&lens);
     let error = rig
         .store
@@ -231,7 +239,11 @@ fn strict_refuses_a_loan_that_was_made_for_itself() {
     lending.overflow();
     rig.calls.take();
     let error = rig.read(&lens, Delivery::Auto).unwrap_err();
-    assert_refused(&error, FallbackKind::LoanOverflow, &["local_buffer"]);
+    assert_refused(
+        &error,
+        FallbackKind::LoanOverflow,
+        &["local_buffer", "strict=True, key \"k"],
+    );
     assert!(rig.calls.reads().is_empty());
     assert_eq!(stat(&rig.store, "overflow_loans"), 1);
     assert_given_back(&rig, &lending);

@@ -7,6 +7,7 @@
 mod support;
 
 mod abandonment;
+mod announcing;
 mod budgets;
 mod closing;
 mod deliveries;

@@ -16,7 +16,7 @@ fn lines() -> MutexGuard<'static, Vec<(ThreadId, log::Level, String)>> {
 
 impl log::Log for Keeping {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        metadata.level() <= log::Level::Warn
+        metadata.level() <= log::Level::Info
     }
 
     fn log(&self, record: &log::Record<'_>) {
@@ -30,14 +30,23 @@ impl log::Log for Keeping {
 
 /// Runs `work`; returns the warnings that this thread gave meanwhile.
 pub(crate) fn warnings_of(work: impl FnOnce()) -> Vec<String> {
+    lines_of(log::Level::Warn, work)
+}
+
+/// The same of what is said once about each store.
+pub(crate) fn announcements_of(work: impl FnOnce()) -> Vec<String> {
+    lines_of(log::Level::Info, work)
+}
+
+fn lines_of(wanted: log::Level, work: impl FnOnce()) -> Vec<String> {
     INSTALLED.call_once(|| {
         log::set_logger(&Keeping).expect("no other logger in this process");
-        log::set_max_level(log::LevelFilter::Warn);
+        log::set_max_level(log::LevelFilter::Info);
     });
     let before = lines().len();
     work();
     let mine = |(thread, level, text): &(ThreadId, log::Level, String)| {
-        (*thread == thread::current().id() && *level == log::Level::Warn).then(|| text.clone())
+        (*thread == thread::current().id() && *level == wanted).then(|| text.clone())
     };
     lines()[before..].iter().filter_map(mine).collect()
 }

@@ -10,7 +10,7 @@ mod rig;
 pub(crate) use checking::{Checking, Claims};
 pub(crate) use hooked::Hooked;
 pub(crate) use lending::{Lending, Terms, no_loan};
-pub(crate) use log_lines::warnings_of;
+pub(crate) use log_lines::{announcements_of, warnings_of};
 pub(crate) use rig::{Rig, tensor_item};
 
 use std::{
