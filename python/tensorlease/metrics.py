@@ -114,13 +114,14 @@ class StoreCollector:
         self._changing = threading.Lock()
         # Replaced whole, never changed: a scrape takes no lock that another thread could hold while the process forks.
         self._watched: tuple[_Watched, ...] = ()
+        self._scrapes = threading.local()
 
     def watch(self, store: Store, labels: dict[str, str]) -> Registration:
         """Adds a store; its labels must tell it from the others that are alive."""
         watched = _Watched(weakref.ref(store), labels)
         with self._changing:
             living = tuple(other for other in self._watched if other.store() is not None)
-            if any(other.labels == labels for other in living):
+            if any(_series(other.labels) == _series(labels) for other in living):
                 raise ConfigError(
                     f"a store with the labels {labels} is in this registry already; tell them apart: "
                     'register(store, labels={"role": "trainer"})'
@@ -133,12 +134,20 @@ class StoreCollector:
         with self._changing:
             self._watched = tuple(other for other in self._watched if other is not watched)
 
+    def is_in(self, registry: CollectorRegistry) -> bool:
+        """Does a scrape of the registry still come here? Whoever owns a registry may take every collector out of it."""
+        self._scrapes.came = False
+        for _ in registry.restricted_registry([OPEN_METRIC]).collect():
+            pass
+        return bool(self._scrapes.came)
+
     def describe(self) -> Iterator[Metric]:
         """The names, which the registry asks for once: without any store's numbers."""
         yield from _families().values()
 
     def collect(self) -> Iterator[Metric]:
         """One family per counter, with a sample per store. Never raises for what a store says."""
+        self._scrapes.came = True
         families = _families()
         for watched in self._watched:
             store = watched.store()
@@ -165,7 +174,8 @@ def register(
     :param registry: of ``prometheus_client``; None: its default one
     :param labels: on every metric of this store, such as ``{"role": "trainer"}``; needed where a registry has several stores
     :returns: a handle whose ``unregister`` takes the store out again
-    :raises ConfigError: prometheus_client is not installed, a label has no valid name, or another store has the same labels
+    :raises ConfigError: prometheus_client is not installed, a label has no valid name or value, another store has the same labels, or
+        another collector has metrics of these names
     """
     try:
         from prometheus_client import REGISTRY, CollectorRegistry
@@ -189,9 +199,16 @@ _collectors_changing = threading.Lock()
 def _collector_of(registry: CollectorRegistry) -> StoreCollector:
     with _collectors_changing:
         collector = _collectors.get(registry)
-        if collector is None:
+        if collector is None or not collector.is_in(registry):
+            # A new one: the stores of one that was taken out are to stay out, and leave their labels free.
             collector = StoreCollector()
-            registry.register(collector)
+            try:
+                registry.register(collector)
+            except ValueError as error:
+                raise ConfigError(
+                    f"another collector of this registry has metrics that are named like a store's ({error}); "
+                    "unregister it, or give another registry"
+                ) from error
             _collectors[registry] = collector
         return collector
 
@@ -202,7 +219,16 @@ def _checked(labels: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"{name!r} is no label name; use letters, digits and _, not __ at the start")
         if not isinstance(value, str):
             raise ConfigError(f"the label {name} is a {type(value).__name__}; give text")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"the label {name} is {value!r}; give a str that UTF-8 can hold") from None
     return dict(labels)
+
+
+def _series(labels: dict[str, str]) -> dict[str, str]:
+    """For Prometheus a label without a value is no label."""
+    return {name: value for name, value in labels.items() if value}
 
 
 def _families() -> dict[str, Metric]:

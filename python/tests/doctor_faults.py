@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -10,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,6 +119,33 @@ def silent_listener() -> Iterator[int]:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         yield listening.getsockname()[1]
+
+
+@contextmanager
+def answering_listener(answer: bytes) -> Iterator[int]:
+    """The port of something that answers whoever connects with the same bytes."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1 << 10)
+                connection.sendall(answer)
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            # Closing alone leaves a thread in accept.
+            listening.shutdown(socket.SHUT_RDWR)
+            serving.join()
 
 
 def free_port() -> int:

@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from doctor_faults import Diagnosis, doctor, environment, free_port, low_memlock, refused_io_uring, silent_listener
+from doctor_faults import (
+    Diagnosis,
+    answering_listener,
+    doctor,
+    environment,
+    free_port,
+    low_memlock,
+    refused_io_uring,
+    silent_listener,
+)
+from host_rig import place
 from mooncake_rig import require_mooncake
 
 import tensorlease as tl
@@ -84,10 +94,12 @@ def healthy(found: Diagnosis) -> None:
     assert found.problems == []
 
 
-def test_without_a_url_the_embedded_store_is_looked_at_and_absent_hardware_is_no_problem() -> None:
-    found = doctor(None)
+def test_without_a_url_the_hosts_store_is_looked_at_and_absent_hardware_is_no_problem() -> None:
+    # A daemon of its own, which ends without clients.
+    with place() as folder:
+        found = doctor(None, changes={"XDG_RUNTIME_DIR": str(folder)})
     healthy(found)
-    assert found.report["url"] == "embedded://"
+    assert found.report["url"] == "host://"
     subjects = [finding["subject"] for finding in found.report["findings"]]
     assert subjects[:6] == ["kernel", "memory", "memlock", "io_uring", "huge pages", "ibverbs"]
     assert found.of("store")["state"] == "ok"
@@ -97,8 +109,10 @@ def test_low_locked_memory_is_found_and_raising_it_helps() -> None:
     require_io_uring()
     found = doctor(PINNED, "--max-bytes", "6MiB", fault=low_memlock)
     assert found.returncode == 1, found.text
+    # The trial of io_uring fails for the same reason, which is one problem.
+    assert (found.problems, found.report["problems"]) == (["memlock"], 1), found.text
+    assert found.of("io_uring")["fix"] is None
     finding = found.of("memlock")
-    assert finding["state"] == "PROBLEM"
     assert "Only 64 KiB may be pinned" in finding["message"]
     if finding["fix"].startswith("sudo"):
         pytest.skip("only an administrator may raise the limit here")
@@ -134,6 +148,7 @@ def test_an_absent_master_is_found_and_the_advised_one_helps() -> None:
     port = free_port()
     url = f"mooncake://127.0.0.1:{port}?segment=64MiB"
     fix = said_what_is_wrong(doctor(url), "master", "Connection refused")
+    assert fix == f"mooncake_master -rpc_port={port}"
     command = [*shlex.split(fix), f"-metrics_port={free_port()}", "-rpc_address=127.0.0.1"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         try:
@@ -145,12 +160,47 @@ def test_an_absent_master_is_found_and_the_advised_one_helps() -> None:
     healthy(found)
     # Nobody else contributes memory; this store will.
     assert found.of("segments")["state"] == "note"
+    assert "full, or nobody else contributes" in found.of("segments")["message"]
+
+
+def shows_who_holds(fix: str, port: int) -> None:
+    """A master can't be started on a port that something holds; the fix finds what does."""
+    assert "mooncake_master" not in fix
+    assert fix.startswith(f"ss -ltnp 'sport = :{port}'  # ")
+    assert "mend the port in the URL" in fix
+    assert "by its pid" in fix
 
 
 def test_something_that_listens_and_is_silent_is_no_master_and_does_not_hold_up_the_doctor() -> None:
     require_mooncake()
     with silent_listener() as port:
-        said_what_is_wrong(doctor(f"mooncake://127.0.0.1:{port}"), "master", "no answer within 5 s")
+        fix = said_what_is_wrong(doctor(f"mooncake://127.0.0.1:{port}"), "master", "no answer within 5 s")
+        shows_who_holds(fix, port)
+
+
+def test_a_master_that_hangs_is_told_from_one_that_is_not_there() -> None:
+    require_mooncake()
+    with Master() as own:
+        own.process.send_signal(signal.SIGSTOP)
+        try:
+            fix = said_what_is_wrong(doctor(own.url()), "master", "Something listens", "no answer within 5 s")
+        finally:
+            own.process.send_signal(signal.SIGCONT)
+        shows_who_holds(fix, own.port)
+
+
+def test_something_that_answers_as_no_master_is_told() -> None:
+    require_mooncake()
+    with answering_listener(b"HTTP/1.1 400\r\n\r\n") as port:
+        fix = said_what_is_wrong(doctor(f"mooncake://127.0.0.1:{port}"), "master", "is no Mooncake master")
+        shows_who_holds(fix, port)
+
+
+def test_what_a_trial_wrote_to_stderr_is_told_with_its_error(master: Master) -> None:
+    found = doctor(master.url(metadata="http://127.0.0.1:1/metadata"))
+    assert said_what_is_wrong(found, "store", "see what it wrote to stderr", "(stderr ended with: ")
+    (wrote,) = re.findall(r"\(stderr ended with: (.*)\)", found.of("store")["message"])
+    assert 0 < len(wrote) <= 800
 
 
 def test_a_missing_package_is_found_and_installing_it_helps(cluster: Master, tmp_path: Path) -> None:
@@ -244,7 +294,17 @@ def test_rdma_without_a_device_is_a_problem_only_for_a_url_that_needs_it(master:
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "embedded://?colour=red", "mooncake://127.0.0.1", "mooncake://127.0.0.1:1?segment=much"]
+    "url",
+    [
+        "nonsense",
+        "embedded://?colour=red",
+        "embedded://?faults=late",
+        "embedded://?faults=",
+        "host://?faults=late",
+        "mooncake://127.0.0.1",
+        "mooncake://127.0.0.1:1?segment=much",
+        "mooncake://127.0.0.1:1?faults=fail:transient:2",
+    ],
 )
 def test_a_wrong_url_is_wrong_usage(url: str) -> None:
     done = subprocess.run(
@@ -290,7 +350,9 @@ def test_a_trial_that_dies_takes_nobody_along_and_is_told() -> None:
     with Trial("no such look", {}) as trial:
         outcome = trial.outcome()
     assert outcome.end == "died"
-    assert "no such look" in outcome.message
+    assert outcome.message == "exit status 1"
+    assert "no such look" in outcome.stderr
+    assert outcome.stderr in outcome.why
 
 
 def listens(port: int) -> bool:
@@ -304,6 +366,14 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"not within a minute: {what}"
         time.sleep(0.1)
+
+
+def test_a_url_that_fails_on_purpose_is_no_problem_and_said() -> None:
+    found = doctor("embedded://?faults=fail:transient:1+slow:1ms")
+    healthy(found)
+    finding = found.of("faults")
+    assert finding["state"] == "note"
+    assert "faults=fail:transient:1+slow:1ms" in finding["message"]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import resource
+import socket
 from pathlib import Path
 
 import pytest
+from doctor_faults import free_port, silent_listener
 
-from tensorlease.doctor import mooncake, rdma, system
+from tensorlease.doctor import looks, mooncake, rdma, system
 from tensorlease.doctor.finding import Finding, problem
 from tensorlease.doctor.machine import Machine
 from tensorlease.doctor.target import Target, target
@@ -123,6 +125,21 @@ def test_why_io_uring_is_refused(files: Files, setting: str, seccomp: str, errno
     assert why in found.message
     assert str(found.fix).startswith(fix)
     assert system.io_uring(EMBEDDED, files.machine, trial).state == "note"
+
+
+def test_locked_memory_that_is_too_low_is_one_problem(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
+    for values in [{"refused": None, "error": "out of memory"}, {"refused": "ENOMEM", "error": None}]:
+        found = system.io_uring(PINNED, files.machine, Outcome("done", values))
+        assert (found.state, found.fix) == ("note", None)
+        assert "memlock" in found.message
+    # Another cause stays a problem of its own, and so does one that the limit does not explain.
+    other = Outcome("done", {"refused": "ENOSYS", "error": None})
+    assert system.io_uring(PINNED, files.machine, other).state == "PROBLEM"
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (GIB // 2, GIB // 2))
+    assert system.memlock(PINNED, files.machine).state == "PROBLEM"
+    unexplained = Outcome("done", {"refused": None, "error": "no slot"})
+    assert system.io_uring(PINNED, files.machine, unexplained).state == "PROBLEM"
 
 
 def test_a_filter_that_kills_is_a_refusal_too(files: Files) -> None:
@@ -250,6 +267,49 @@ def test_a_package_without_the_pool_that_the_url_asks_for_is_found(monkeypatch: 
     asked = target("mooncake://10.0.0.1:50051?pool=store", GIB)
     assert mooncake.package(asked, loads, {})[0].state == "PROBLEM"
     assert mooncake.package(RDMA, loads, {})[0].state == "note"
+
+
+@pytest.mark.parametrize(
+    ("listens", "host", "fix"),
+    [
+        (False, "127.0.0.1", "mooncake_master -rpc_port=50051"),
+        (None, "127.0.0.1", "mooncake_master -rpc_port=50051"),
+        (False, "10.0.0.1", "mend the address, or on its machine: mooncake_master -rpc_port=50051"),
+        (True, "127.0.0.1", "ss -ltnp 'sport = :50051'  # "),
+        (True, "10.0.0.1", "on its machine: ss -ltnp 'sport = :50051'  # "),
+    ],
+)
+def test_a_master_is_started_only_where_nothing_listens(listens: bool | None, host: str, fix: str) -> None:
+    asked = target(f"mooncake://{host}:50051", GIB)
+    found = mooncake.master(asked, Outcome("done", {"error": "why", "listens": listens}))
+    assert found.state == "PROBLEM"
+    assert str(found.fix).startswith(fix)
+
+
+def test_of_two_addresses_the_one_where_something_listens_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent_listener() as port:
+        addresses = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", at)) for at in (free_port(), port, free_port())
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        answer = looks.master("a.name", port, 0.3)
+    assert answer == {"error": "no answer within 0.3 s", "listens": True}
+    assert looks.master("a.name", 1, 0.3)["listens"] is False
+
+
+def test_a_cluster_without_any_segment_is_not_called_full() -> None:
+    asked = target("mooncake://10.0.0.1:50051?segment=64MiB", GIB)
+    text = "master_total_capacity_bytes 0\nmaster_allocated_bytes 0"
+    space = mooncake.space(Outcome("done", {"text": text}))
+    found = mooncake.segments(asked, Outcome("done", {"failed": "put", "error": "StoreFull"}), space)
+    assert found.state == "note"
+    assert "or nobody else contributes a segment (there is no segment)" in found.message
+
+
+def test_what_a_failed_step_wrote_is_told() -> None:
+    failed = {"failed": "get", "error": "TransferError", "message": "code -800"}
+    found = mooncake.segments(RDMA, Outcome("done", failed, stderr="no route"), "")
+    assert "code -800 (stderr ended with: no route)" in found.message
 
 
 def test_the_trial_contributes_nothing_and_can_not_be_mistaken_for_a_running_store() -> None:

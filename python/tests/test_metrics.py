@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from conftest import URL, RunPython
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -190,7 +190,56 @@ def test_without_prometheus_client_registering_says_what_to_install(run_python: 
     )
 
 
-@pytest.mark.parametrize("labels", [{"0rank": "1"}, {"__name": "x"}, {"rank": 0}, {"": "x"}])
+def test_labels_without_a_value_tell_no_store_from_another(store: tl.Store) -> None:
+    registry = CollectorRegistry()
+    registration = metrics.register(store, registry, {"role": ""})
+    with tl.open(URL, max_bytes="16MiB") as other:
+        for same in [{}, {"x": ""}]:
+            with pytest.raises(tl.ConfigError, match="labels"):
+                metrics.register(other, registry, same)
+        metrics.register(other, registry, {"role": "", "rank": "0"})
+    registration.unregister()
+
+
+def take_out_all(registry: CollectorRegistry) -> None:
+    """As tests do that want an empty registry."""
+    for collector in list(registry._collector_to_names):
+        registry.unregister(collector)
+
+
+def test_a_registry_that_was_emptied_takes_stores_again(store: tl.Store) -> None:
+    registry = CollectorRegistry()
+    metrics.register(store, registry)
+    take_out_all(registry)
+    assert scraped(registry) == {}
+    with tl.open(URL, max_bytes="16MiB") as other:
+        metrics.register(other, registry)
+        other.put(["a"], [1])
+        assert scraped(registry) == expected(other)
+    take_out_all(registry)
+    registration = metrics.register(store, registry)
+    assert scraped(registry) == expected(store)
+    registration.unregister()
+
+
+def test_a_name_that_another_collector_has_is_refused_and_named(store: tl.Store) -> None:
+    registry = CollectorRegistry()
+    taken = Gauge("tensorlease_open", "Somebody else's.", registry=registry)
+    with pytest.raises(tl.ConfigError, match="tensorlease_open") as refused:
+        metrics.register(store, registry)
+    assert isinstance(refused.value.__cause__, ValueError)
+    registry.unregister(taken)
+    registration = metrics.register(store, registry)
+    take_out_all(registry)
+    Gauge("tensorlease_open", "Somebody else's.", registry=registry)
+    with pytest.raises(tl.ConfigError, match="tensorlease_open"):
+        metrics.register(store, registry, {"role": "again"})
+    registration.unregister()
+
+
+@pytest.mark.parametrize(
+    "labels", [{"0rank": "1"}, {"__name": "x"}, {"rank": 0}, {"": "x"}, {"a": "\ud800"}, {"\ud800": "a"}]
+)
 def test_labels_that_prometheus_would_refuse_are_refused(store: tl.Store, labels: dict[str, str]) -> None:
     registry = CollectorRegistry()
     with pytest.raises(tl.ConfigError, match="label"):

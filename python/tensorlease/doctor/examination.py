@@ -39,8 +39,9 @@ def examine(
     asked = target(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else url, max_bytes)
     here = machine or Machine()
     ends = _try_everything(asked)
-    if ends["store"].end == "raised" and ends["store"].error == "ConfigError":
-        raise ConfigError(ends["store"].message)
+    for name in ("store", "faults"):
+        if name in ends and ends[name].error == "ConfigError":
+            raise ConfigError(ends[name].message)
     findings = [
         system.kernel(asked, here),
         system.memory(asked, here),
@@ -48,6 +49,7 @@ def examine(
         system.io_uring(asked, here, ends["pinned"]),
         system.huge_pages(asked, here, os.environ),
         *system.fork(asked),
+        *system.faults(asked),
         *rdma.ibverbs(asked, here, ends["verbs"]),
         *mooncake.package(asked, ends["wheel"], os.environ),
     ]
@@ -68,6 +70,10 @@ def _try_everything(asked: Target) -> _Ends:
         ("pinned", "pinned", {}),
         ("store", "stored" if asked.is_mooncake else "opened", {"url": asked.trial_url()}),
     ]
+    faulty = asked.faults_url()
+    if faulty is not None:
+        # Elsewhere they are left out: what fails on purpose says nothing about the machine.
+        looks.append(("faults", "opened", {"url": faulty}))
     if asked.is_mooncake:
         host, port = asked.master()
         looks.append(("master", "master", {"host": host, "port": port, "seconds": _MASTER_SECONDS}))

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import importlib
+import ipaddress
 import json
 import os
 import secrets
@@ -121,30 +122,42 @@ def _loads(name: str) -> bool:
 
 
 def master(host: str, port: int, seconds: float) -> Values:
-    """Asks for a function that no master has. `error` is None where it answered."""
+    """Asks for a function that no master has. `error` is None where it answered.
+
+    `listens`: did anything take the connection? None where that is unknown, as behind a firewall.
+    """
     deadline = time.monotonic() + seconds
-    last = "the name has no address"
+    last: Values = {"error": "the name has no address", "listens": None}
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return {"error": f"{host}: {error}"}
+        return {"error": f"{host}: {error}", "listens": None}
     for family, kind, protocol, _, address in addresses:
         left = deadline - time.monotonic()
         if left <= 0:
             break
         with socket.socket(family, kind, protocol) as stream:
             stream.settimeout(left)
+            listens: bool | None = None
             try:
                 stream.connect(address)
+                listens = True
                 stream.sendall(NO_SUCH_FUNCTION)
                 if stream.recv(1) == MASTER_MAGIC:
-                    return {"error": None}
-                last = "what listens there is no Mooncake master"
+                    return {"error": None, "listens": True}
+                why = "what listens there is no Mooncake master"
             except TimeoutError:
-                last = f"no answer within {seconds:g} s"
+                why = f"no answer within {seconds:g} s"
+                # Nothing on the way to this machine itself swallows a connection, but a listener that takes no more of them.
+                listens = listens or ipaddress.ip_address(address[0]).is_loopback or None
+            except ConnectionRefusedError as error:
+                why, listens = str(error), False
             except OSError as error:
-                last = str(error)
-    return {"error": last}
+                why = str(error)
+            # A name may have several addresses: one where something listens says more than one that refuses.
+            if listens or not last["listens"]:
+                last = {"error": why, "listens": listens}
+    return last
 
 
 def metrics(host: str, port: int) -> Values:

@@ -69,7 +69,7 @@ def package(target: Target, wheel: Outcome, environment: Mapping[str, str]) -> l
     if wheel.end == "hung":
         return [not_seen("mooncake", target.is_mooncake, target.url, wheel)]
     if wheel.end != "done":
-        message = f"Mooncake's module can't be loaded: {wheel.message}."
+        message = f"Mooncake's module can't be loaded: {wheel.why}."
         return [needed_or_not(target.is_mooncake, "mooncake", message, f"{_INSTALL}  # again")]
     if wheel.values["absent"]:
         message = f"Mooncake's package is not installed ({wheel.values['error']}); only mooncake:// needs it."
@@ -143,12 +143,25 @@ def master(target: Target, answer: Outcome) -> Finding:
     """
     if answer.end == "hung":
         return not_seen("master", True, target.url, answer)
-    error = answer.values["error"] if answer.end == "done" else answer.message
+    error = answer.values["error"] if answer.end == "done" else answer.why
     if error is None:
         return fine("master", f"A Mooncake master answers at {target.host}.")
+    if answer.values.get("listens"):
+        return _not_answering(target, error)
     start = f"mooncake_master -rpc_port={target.master()[1]}"
     fix = start if target.is_local else f"mend the address, or on its machine: {start}"
     return problem("master", f"No Mooncake master answers at {target.host}: {error}.", fix)
+
+
+def _not_answering(target: Target, error: str) -> Finding:
+    """A master can't be started on a port that something holds."""
+    shown = f"ss -ltnp 'sport = :{target.master()[1]}'"
+    where = "" if target.is_local else "on its machine: "
+    fix = (
+        f"{where}{shown}  # shows who listens there: mend the port in the URL, or end the master that hangs by its pid"
+    )
+    message = f"Something listens at {target.host} and does not answer as a Mooncake master: {error}."
+    return problem("master", message, fix)
 
 
 def hostname(target: Target) -> list[Finding]:
@@ -183,7 +196,11 @@ def segments(target: Target, trial: Outcome, space: str) -> Finding:
     if trial.values["error"] == "StoreFull":
         if target.segment_bytes:
             own = format_bytes(target.segment_bytes)
-            return note("segments", f"The cluster is full without this URL's own segment of {own}{space}.")
+            message = (
+                f"Without this URL's own segment of {own} the cluster has no room for {size}: "
+                f"it is full, or nobody else contributes a segment{space}."
+            )
+            return note("segments", message)
         give = f"python -c 'import tensorlease as tl; s = tl.open(\"{target.segment_url('1GiB')}\"); input()'"
         message = f"The cluster is full, or nobody contributes a segment: it has no room for {size}{space}."
         return problem("segments", message, f"{give}  # a process that contributes 1 GiB; or remove what nobody reads")
@@ -192,7 +209,7 @@ def segments(target: Target, trial: Outcome, space: str) -> Finding:
         fix = "end the process that hangs, by its pid: the master forgets its segment after client_ttl (10 s)"
         return problem("segments", message, fix)
     fix = "look at the log of the process that owns the segment; the master forgets one that is gone after 10 s"
-    return problem("segments", f"The {step} of an object of {size} failed: {why}.", fix)
+    return problem("segments", f"The {step} of an object of {size} failed: {why}{trial.wrote}.", fix)
 
 
 def space(answer: Outcome) -> str:
@@ -201,10 +218,12 @@ def space(answer: Outcome) -> str:
     :param answer: of the look ``metrics``
     """
     if answer.end != "done":
-        return f" (the master's metrics can't be read: {answer.message})"
+        return f" (the master's metrics can't be read: {answer.why})"
     numbers = dict(re.findall(r"^(master_\w+_bytes) ([0-9.e+]+)$", answer.values["text"], re.MULTILINE))
     try:
         total, used = (float(numbers[f"master_{name}_bytes"]) for name in ("total_capacity", "allocated"))
     except (KeyError, ValueError):
         return " (that port shows no master's metrics)"
+    if total == 0:
+        return " (there is no segment)"
     return f" ({format_bytes(total - used)} of {format_bytes(total)} are free in its segments)"

@@ -29,7 +29,7 @@ def ibverbs(target: Target, machine: Machine, verbs: Outcome) -> list[Finding]:
     if verbs.end == "hung":
         return [not_seen(_SUBJECT, target.is_rdma, target.url, verbs)]
     if verbs.end != "done" or verbs.values["error"]:
-        why = verbs.message if verbs.end != "done" else verbs.values["error"]
+        why = verbs.why if verbs.end != "done" else verbs.values["error"]
         message = f"The kernel has RDMA devices, and libibverbs does not work: {why}."
         return [needed_or_not(target.is_rdma, _SUBJECT, message, _PROVIDERS)]
     asked = [name for name in target.options.get("device", "").split(",") if name]

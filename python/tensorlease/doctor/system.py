@@ -16,6 +16,8 @@ from tensorlease.doctor.trials import Outcome
 _KERNEL_OF_PINNING = (5, 19)
 #: What the trial of a pinned store locks at most.
 _TRIAL_BYTES = 8 * MIB
+#: What kernels that count rings as locked memory refuse one with.
+_NO_LOCKED_MEMORY = "ENOMEM"
 _HUGE_PAGE_VARIABLE = "MC_STORE_USE_HUGEPAGE"
 _UNLOCK = "sudo prlimit --memlock=unlimited:unlimited --pid $$  # a container: --ulimit memlock=-1, a unit: LimitMEMLOCK=infinity"
 _UNFILTER = (
@@ -61,8 +63,7 @@ def memlock(target: Target, machine: Machine) -> Finding:
     if limit is None:
         why = "CAP_IPC_LOCK is held" if machine.has_ipc_lock() else "ulimit -l is unlimited"
         return fine("memlock", f"Any amount of memory may be pinned: {why}.")
-    # What registration=pinned or RDMA would need, also where this URL needs neither.
-    needed = target.locked_bytes or target.memory_bytes + QUEUE_BYTES
+    needed = _lockable_bytes(target)
     if needed <= limit:
         return fine("memlock", f"{format_bytes(limit)} may be pinned, {format_bytes(needed)} are asked for.")
     message = (
@@ -70,6 +71,11 @@ def memlock(target: Target, machine: Machine) -> Finding:
         f"registration=pinned and RDMA would pin {format_bytes(needed)}."
     )
     return needed_or_not(target.locked_bytes > 0, "memlock", message, _unlock(machine, needed))
+
+
+def _lockable_bytes(target: Target) -> int:
+    """What registration=pinned or RDMA would need, also where this URL needs neither."""
+    return target.locked_bytes or target.memory_bytes + QUEUE_BYTES
 
 
 def _unlock(machine: Machine, needed_bytes: int) -> str:
@@ -83,16 +89,27 @@ def io_uring(target: Target, machine: Machine, trial: Outcome) -> Finding:
     """
     if trial.end == "hung":
         return not_seen("io_uring", target.is_pinned, target.url, trial)
-    refused = trial.values["refused"] if trial.end == "done" else trial.message
+    refused = trial.values["refused"] if trial.end == "done" else trial.why
+    if refused is None and trial.values["error"] is None:
+        return fine("io_uring", "A store with registration=pinned opens.")
+    limit = machine.memlock_bytes()
+    if _is_told_by_memlock(target, limit, refused):
+        told = trial.values["error"] if refused is None else f"the kernel gives no ring, {refused}"
+        return note("io_uring", f"What memlock says keeps a store with registration=pinned from opening: {told}.")
     if refused is not None:
         return _refused_ring(target, machine, refused)
-    if trial.values["error"] is None:
-        return fine("io_uring", "A store with registration=pinned opens.")
-    fix = _WITHOUT_PINS if machine.memlock_bytes() is None else _unlock(machine, max(target.max_bytes, _TRIAL_BYTES))
+    fix = _WITHOUT_PINS if limit is None else _unlock(machine, max(target.max_bytes, _TRIAL_BYTES))
     message = (
         f"The kernel gives a ring, but a small store with registration=pinned does not open: {trial.values['error']}."
     )
     return needed_or_not(target.is_pinned, "io_uring", message, fix)
+
+
+def _is_told_by_memlock(target: Target, limit: int | None, refused: str | None) -> bool:
+    """One cause is one problem, and `memlock` has the line that mends it."""
+    if limit is None or _lockable_bytes(target) <= limit:
+        return False
+    return refused == _NO_LOCKED_MEMORY or (refused is None and limit < _TRIAL_BYTES)
 
 
 def _refused_ring(target: Target, machine: Machine, refusal: str) -> Finding:
@@ -101,7 +118,7 @@ def _refused_ring(target: Target, machine: Machine, refusal: str) -> Finding:
         why, fix = f"kernel.io_uring_disabled={setting}", "sudo sysctl -w kernel.io_uring_disabled=0"
     elif machine.is_filtered():
         why, fix = "a seccomp filter refuses it", _UNFILTER
-    elif refusal == "ENOMEM":
+    elif refusal == _NO_LOCKED_MEMORY:
         why, fix = "this kernel counts rings as locked memory, and ulimit -l is used up", _UNLOCK
     elif refusal == "ENOSYS":
         why, fix = "this kernel is built without it", _WITHOUT_PINS
@@ -137,6 +154,15 @@ def fork(target: Target) -> list[Finding]:
     return [note("fork", message, f'tl.open("{target.url}", fork="exclude")')]
 
 
+def faults(target: Target) -> list[Finding]:
+    """Calls that fail on purpose look like a machine that is ill. That the option can be read is checked elsewhere."""
+    spec = target.options.get("faults")
+    if spec is None:
+        return []
+    message = f"This URL fails on purpose: faults={spec} spoils calls of the store. What is tried here goes without it."
+    return [note("faults", message, "leave faults out where nothing is to be tested")]
+
+
 def opens(target: Target, trial: Outcome) -> Finding:
     """The store itself, small."""
     if trial.end == "done":
@@ -144,4 +170,4 @@ def opens(target: Target, trial: Outcome) -> Finding:
     if trial.end == "hung":
         return not_seen("store", True, target.url, trial)
     again = f"tensorlease doctor {shlex.quote(target.url)}  # again, once what the message names is mended"
-    return problem("store", f"A store with this URL does not open: {trial.message}.", again)
+    return problem("store", f"A store with this URL does not open: {trial.why}.", again)

@@ -104,6 +104,11 @@ class Target:
             local_hostname=self.local_hostname or None,
         )
 
+    def faults_url(self) -> str | None:
+        """A store that needs nothing and opens where the faults of this URL can be read; None where it has none."""
+        spec = self.options.get("faults")
+        return None if spec is None else f"embedded://?faults={quote(spec, safe=':+')}"
+
     def segment_url(self, size: str) -> str:
         """A store of the same cluster that contributes memory."""
         kept = {name: value for name, value in self.options.items() if name in ("protocol", "device", "metadata")}

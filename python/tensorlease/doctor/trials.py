@@ -24,7 +24,9 @@ LIMIT_SECONDS = 30.0
 #: How long a process may take to be gone after SIGKILL; one that hangs inside the kernel is left to its end.
 _GONE_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 16
-_STDERR_LINES = 3
+#: What is shown of what a trial wrote: its last lines, and of those no more than this many characters.
+_STDERR_LINES = 5
+_STDERR_CHARACTERS = 800
 
 End = Literal["done", "raised", "died", "hung"]
 
@@ -39,6 +41,18 @@ class Outcome:
     #: The exception's class, with `raised`.
     error: str = ""
     message: str = ""
+    #: The end of what it wrote to stderr, which nobody else sees.
+    stderr: str = ""
+
+    @property
+    def why(self) -> str:
+        """The message, and what was written with it."""
+        return f"{self.message}{self.wrote}"
+
+    @property
+    def wrote(self) -> str:
+        """The end of stderr as the end of a sentence; nothing where it wrote nothing."""
+        return f" (stderr ended with: {self.stderr})" if self.stderr else ""
 
 
 class Trial:
@@ -85,11 +99,11 @@ class Trial:
             return hung
         if code != 0 or not answer:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-            return Outcome("died", message=f"{how}: {self._said()}")
+            return Outcome("died", message=how, stderr=self._said())
         told = json.loads(answer)
         if "error" in told:
-            return Outcome("raised", error=told["error"], message=told["message"])
-        return Outcome("done", values=told["values"])
+            return Outcome("raised", error=told["error"], message=told["message"], stderr=self._said())
+        return Outcome("done", values=told["values"], stderr=self._said())
 
     def _read(self, most: int, deadline: float) -> bytes | None:
         """What comes next, nothing at the end; None: not by the deadline."""
@@ -104,9 +118,12 @@ class Trial:
         return None if part is None else whole
 
     def _said(self) -> str:
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").splitlines()
-        return " / ".join(lines[-_STDERR_LINES:]) or "it wrote nothing"
+        # A character has at most four bytes.
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(end - 4 * _STDERR_CHARACTERS, 0))
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        told = [line.strip() for line in lines if line.strip()]
+        return " / ".join(told[-_STDERR_LINES:])[-_STDERR_CHARACTERS:]
 
     def __enter__(self) -> Self:
         return self
