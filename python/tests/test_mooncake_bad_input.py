@@ -23,7 +23,7 @@ WRONG_URLS = [
     ("mooncake://127.0.0.1:port", "HOST:PORT"),
     ("mooncake://127.0.0.1:-1", "HOST:PORT"),
     ("mooncake:/127.0.0.1:50051", "is no store URL"),
-    ("moonshake://127.0.0.1:50051", "known are embedded:// and mooncake://"),
+    ("moonshake://127.0.0.1:50051", "known are embedded://, host:// and mooncake://"),
 ]
 #: Options, and what the message must have beside the option's name.
 WRONG_OPTIONS = [
