@@ -12,12 +12,11 @@ each other's data. Our own settings lie under `backend.MooncakeStore.tensorlease
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from tensorlease.transfer_queue.plugin import install, installed, uninstall
 from tensorlease.transfer_queue.released import TransferQueueMissing
-from tensorlease.transfer_queue.workers import OFF, ON_IMPORT, VARIABLE, runtime_env, setup_worker
+from tensorlease.transfer_queue.workers import OFF, ON_IMPORT, asked_for, runtime_env, setup_worker
 
 if TYPE_CHECKING:
     from tensorlease.transfer_queue.bootstrap import initialize_mooncake_storage
@@ -51,7 +50,7 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
-_mode = os.environ.get(VARIABLE)
+_mode = asked_for()
 if _mode == ON_IMPORT:
     setup_worker()
 elif _mode != OFF:

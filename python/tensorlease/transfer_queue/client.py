@@ -273,6 +273,10 @@ def _with_chunks(keys: list[str], metas: list[Any] | None) -> list[str]:
     if metas is None:
         return keys
     whole: list[str] = []
+    if len(metas) != len(keys):
+        raise ValueError(
+            f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}; give one per key, or None"
+        )
     for key, meta in zip(keys, metas, strict=True):
         chunks = meta.get("n_chunks") if isinstance(meta, dict) else None
         whole += [key] if chunks is None else [f"{key}:c{chunk}" for chunk in range(chunks)]

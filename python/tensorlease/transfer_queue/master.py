@@ -88,10 +88,18 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
 
     :raises RuntimeError: it does not start
     """
+    if not _is_ours(address.host):
+        raise RuntimeError(
+            f"no mooncake_master answers at {address}, and {address.host} is no address of this machine: start one there, or configure an "
+            "address of this machine as master_server_address"
+        )
     metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={_free_port()}"]
     master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)
     try:
-        master.wait_until(lambda: _ready(address, metadata), START_SECONDS, "does not answer")
+        # What answers may be another's that was faster. Then this one ends, since only one can listen there.
+        master.wait_until(
+            lambda: _ready(address, metadata) and master.listens_at(address.port), START_SECONDS, "does not answer"
+        )
     except BaseException:
         lost = master.process.poll() is not None
         master.stop()
@@ -99,9 +107,6 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
             _logger.warning("another mooncake_master was started at %s meanwhile and is used", address)
             return None
         raise
-    if master.process.poll() is not None:
-        # What answers is another's: only one can listen there.
-        return None
     _started[address] = master
     _logger.info("mooncake_master runs at %s, pid %d, log %s", address, master.process.pid, master.log_path)
     return master
@@ -115,6 +120,19 @@ def _answers_now(address: Address) -> bool:
     """One that is just starting may take the connection and not answer yet."""
     with contextlib.suppress(RuntimeError):
         return answers(address)
+    return False
+
+
+def _is_ours(host: str) -> bool:
+    """Can something listen there? What has no address is none of this machine's."""
+    try:
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, where in addresses:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.bind(where)
+            return True
     return False
 
 

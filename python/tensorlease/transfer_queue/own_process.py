@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from tensorlease.mooncake_cluster import INSTALL, end_process, master_binary
 PAUSE_SECONDS = 0.05
 #: Characters of a log's end that an error shows.
 LOG_TAIL = 2000
+#: State of a listening socket in the kernel's tables.
+_LISTEN = "0A"
 
 
 class OwnProcess:
@@ -31,6 +34,7 @@ class OwnProcess:
         program = command[0]
         with _log_of(f"{program}_{port}") as log:
             self.log_path = str(log.name)
+            self._log_begin = log.tell()
             self.process = subprocess.Popen(
                 [_found(program), *command[1:]],
                 stdin=subprocess.DEVNULL,
@@ -62,11 +66,26 @@ class OwnProcess:
                 raise RuntimeError(f"{self._program} {what} within {seconds:g} s; {self.log_tail()}")
             time.sleep(PAUSE_SECONDS)
 
+    def listens_at(self, port: int) -> bool:
+        """Is it this process that takes connections at the port?"""
+        sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+        folder = f"/proc/{self.process.pid}/fd"
+        try:
+            descriptors = os.listdir(folder)
+        except OSError:
+            return False
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                if os.readlink(f"{folder}/{descriptor}") in sockets:
+                    return True
+        return False
+
     def log_tail(self) -> str:
         """Where its log is, and how that ends."""
         try:
-            with open(self.log_path, errors="replace") as log:
-                text = log.read()
+            with open(self.log_path, "rb") as log:
+                log.seek(self._log_begin)
+                text = log.read().decode(errors="replace")
         except OSError as error:
             return f"its log can't be read: {error}"
         return f"the end of its log {self.log_path}:\n{text[-LOG_TAIL:] or 'it wrote nothing'}"
@@ -77,13 +96,28 @@ class OwnProcess:
 
 
 def _log_of(name: str) -> IO[bytes]:
-    """A file that outlives the process, for whoever has a question then: one per port, so that they don't pile up."""
+    """A file that outlives the process, for whoever has a question then: one per port, so that they don't pile up. Another one that was faster at
+    the same port may write there too."""
     path = os.path.join(tempfile.gettempdir(), f"{name}.log")
     try:
-        return open(path, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o644))
+        log = open(path, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o644))  # noqa: SIM115 - the caller closes it
+        log.seek(0, os.SEEK_END)
+        return log
     except OSError:
         # It is another user's.
         return tempfile.NamedTemporaryFile(prefix=f"{name}_", suffix=".log", delete=False)  # noqa: SIM115 - the caller closes it
+
+
+def _listening(port: int) -> list[str]:
+    """The kernel's numbers of the sockets that take TCP connections at a port."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            for line in lines:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.append(fields[9])
+    return found
 
 
 def _found(program: str) -> str:

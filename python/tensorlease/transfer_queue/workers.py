@@ -14,10 +14,11 @@ from typing import Any
 
 from tensorlease.errors import ConfigError
 
-#: What importing `tensorlease.transfer_queue` does: `OFF` nothing; `ON_IMPORT` installs as soon as TransferQueue is imported; anything else,
-#: or nothing: installs.
+#: What importing `tensorlease.transfer_queue` does: `OFF` nothing; `ON_IMPORT` installs as soon as TransferQueue is imported; `ON`, and no
+#: value: installs.
 VARIABLE = "TENSORLEASE_TRANSFER_QUEUE"
 OFF = "0"
+ON = "1"
 ON_IMPORT = "on-import"
 
 #: What Ray calls when a worker starts.
@@ -26,13 +27,28 @@ _PACKAGE = "transfer_queue"
 _SETUP = "tensorlease.transfer_queue.setup_worker"
 
 
+def asked_for() -> str:
+    """What the environment asks for.
+
+    :raises ConfigError: it is none of the three
+    """
+    value = os.environ.get(VARIABLE) or ON
+    if value not in (OFF, ON, ON_IMPORT):
+        raise ConfigError(
+            f"{VARIABLE}={value!r:.80} in the environment means nothing; {OFF} leaves TransferQueue as it is, {ON} (or no value) installs, "
+            f"{ON_IMPORT} installs as soon as TransferQueue is imported"
+        )
+    return value
+
+
 def runtime_env(base: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Ray's runtime environment in which every worker of the job installs the plugin: `ray.init(runtime_env=runtime_env())`.
 
-    A worker installs when it imports TransferQueue; one that never does pays nothing. tensorlease must be installed on every node.
+    A worker installs when it imports TransferQueue; one that never does pays nothing. Where `TENSORLEASE_TRANSFER_QUEUE` is 0 in this process,
+    its workers don't install either. tensorlease must be installed on every node.
 
     :param base: a runtime environment to add to; it is not changed
-    :raises ConfigError: it is no dict
+    :raises ConfigError: it is no dict, or the environment asks for what there is not
     """
     if base is not None and not isinstance(base, Mapping):
         raise ConfigError(f"base is {base!r:.80}; give a runtime environment as a dict, or None")
@@ -42,8 +58,8 @@ def runtime_env(base: Mapping[str, Any] | None = None) -> dict[str, Any]:
         environment[HOOK] = _SETUP
     elif hook != _SETUP:
         environment[HOOK] = _after(hook)
-    variables = {**environment.get("env_vars", {})}
-    variables.setdefault(VARIABLE, ON_IMPORT)
+    variables = {**(environment.get("env_vars") or {})}
+    variables.setdefault(VARIABLE, OFF if asked_for() == OFF else ON_IMPORT)
     environment["env_vars"] = variables
     return environment
 
@@ -54,7 +70,7 @@ def setup_worker(worker_id: int = 0) -> None:
     Ray calls it in every worker (`runtime_env`). Pass it as `worker_init_fn` to a DataLoader whose workers are spawned; forked ones inherit the
     plugin. Does nothing where `TENSORLEASE_TRANSFER_QUEUE` is 0.
     """
-    if os.environ.get(VARIABLE) == OFF:
+    if asked_for() == OFF:
         return
     if _PACKAGE in sys.modules:
         from tensorlease.transfer_queue.plugin import install

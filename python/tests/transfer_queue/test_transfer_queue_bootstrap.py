@@ -167,6 +167,38 @@ print("child", child.exitcode, "answers", address.listens())
     wait_until(lambda: not answers(port), "the master ends with the process that started it")
 
 
+def test_of_two_processes_that_start_a_master_at_once_one_does_and_the_other_knows(run_python: Any) -> None:
+    port = free_port()
+    code = f"""
+import os, time
+from tensorlease.transfer_queue import master
+from tensorlease.transfer_queue.bootstrap import master_arguments
+address = master.Address("127.0.0.1", {port})
+ends, begins = os.pipe(), os.pipe()
+def start():
+    own = master.start(address, None, master_arguments(address, None, {{}}))
+    return own is not None and own.listens_at({port})
+child = os.fork()
+if child == 0:
+    os.read(begins[0], 1)
+    os.write(ends[1], b"1" if start() else b"0")
+    time.sleep(3)
+    os._exit(0)
+os.write(begins[1], b"x")
+mine = start()
+theirs = os.read(ends[0], 1) == b"1"
+print("one of two", mine != theirs, master.answers(address))
+os.waitpid(child, 0)
+"""
+    assert run_python(code, torch=True).stdout.splitlines()[-1] == "one of two True True"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "nosuchhost.invalid"])
+def test_a_master_of_another_machine_that_is_not_there_is_an_error_that_says_where_to_start_it(host: str) -> None:
+    with pytest.raises(RuntimeError, match=f"{host} is no address of this machine: start one there"):
+        initialize_mooncake_storage(configuration(f"{host}:50051"))
+
+
 def offload(folder: Path, **settings: Any) -> dict[str, Any]:
     """Settings of a small offload client."""
     return {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +115,21 @@ def test_the_import_installs_unless_the_environment_says_no(value: str | None, i
     environment = {} if value is None else {"TENSORLEASE_TRANSFER_QUEUE": value}
     text = run_script(HERE / "imports_plugin.py", environment=environment, timeout=60)
     assert text.splitlines()[-1] == f"installed {installed}"
+
+
+def test_what_the_environment_can_not_mean_is_refused_and_nothing_is_installed() -> None:
+    code = "import tensorlease.transfer_queue"
+    environment = {**os.environ, "TENSORLEASE_TRANSFER_QUEUE": "false"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "ConfigError: TENSORLEASE_TRANSFER_QUEUE='false' in the environment means nothing; 0 leaves" in done.stderr
+
+
+def test_workers_of_a_job_that_is_switched_off_from_outside_are_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORLEASE_TRANSFER_QUEUE", "0")
+    assert plugin.runtime_env({"env_vars": None})["env_vars"] == {"TENSORLEASE_TRANSFER_QUEUE": "0"}
+    monkeypatch.delenv("TENSORLEASE_TRANSFER_QUEUE")
+    assert plugin.runtime_env()["env_vars"] == {"TENSORLEASE_TRANSFER_QUEUE": "on-import"}
 
 
 def test_without_transfer_queue_the_import_says_what_to_install(run_python: Any) -> None:
