@@ -34,12 +34,12 @@ QUEUE_STAMP := $(VENV)/.queue.stamp
 
 FAULTS_ARGS ?=
 
-.PHONY: build demo demo-mooncake faults test-rdma test-transfer-queue test lint mutants bench bench-compare bench-transfer-queue figures help clean docs fuzz soak
+.PHONY: build demo demo-mooncake faults test-rdma test-transfer-queue example-transfer-queue test lint mutants bench bench-compare bench-transfer-queue figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
 	@sed -n '3,6p' Makefile | cut -c3-
-	@echo '  also: demo-mooncake test-rdma test-transfer-queue bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+	@echo '  also: demo-mooncake test-rdma test-transfer-queue example-transfer-queue bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
@@ -130,8 +130,11 @@ test-rdma: build $(QUEUE_STAMP)
 	scripts/test_rdma.sh
 
 # TransferQueue's MooncakeStore backend over tensorlease, beside the released one, with Ray: docs/transfer_queue.md.
-test-transfer-queue: build $(QUEUE_STAMP)
+test-transfer-queue: example-transfer-queue
 	cd python && ../$(BIN)/python -m pytest tests/transfer_queue
+
+# One Ray job: a producer and two consumer ranks.
+example-transfer-queue: build $(QUEUE_STAMP)
 	$(BIN)/python examples/transfer_queue/job.py
 
 # ---- lint -----------------------------------------------------------------------------------------------------------
