@@ -6,12 +6,17 @@ Usage: scripts/doc_examples.py [FILE...]
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+END_DAEMON = (
+    "import os, signal, sys; from tensorlease import host; os.kill(host.report(sys.argv[1])['pid'], signal.SIGTERM)"
+)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -32,12 +37,20 @@ def run(path: Path) -> bool:
         return True
     print(f"example: {path.relative_to(ROOT)}", flush=True)
     runner = f"exec(compile({code!r}, {str(path)!r}, 'exec'), {{'__name__': '__main__'}})"
-    return (
-        subprocess.run(
-            [sys.executable, "-c", runner], cwd=ROOT, timeout=300, stdout=subprocess.DEVNULL, check=False
-        ).returncode
-        == 0
-    )
+    # `tensorlease.open()` starts the host's daemon in this folder, and an object that an example leaves there keeps it alive.
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        done = subprocess.run(
+            [sys.executable, "-c", runner],
+            cwd=ROOT,
+            env=environment,
+            timeout=300,
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        for socket in Path(folder).rglob("*.sock"):
+            subprocess.run([sys.executable, "-c", END_DAEMON, str(socket)], timeout=60, check=True)
+    return done.returncode == 0
 
 
 def main(arguments: list[str]) -> int:
