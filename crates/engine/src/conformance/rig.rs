@@ -59,6 +59,7 @@ impl Rig {
     /// Where the memory can't be had or registered.
     pub fn memory(&self, len: usize) -> RigMemory {
         let mut memory = RigMemory::unregistered(len);
+        memory.written_late = self.engine.capabilities().late_writes;
         if self.engine.capabilities().registration == Registration::Free {
             return memory;
         }
@@ -139,7 +140,9 @@ impl Rig {
 
 /// Memory of a check. Dropping it ends its registration.
 pub struct RigMemory {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
+    /// A transfer of a check that failed may still write it.
+    written_late: bool,
     registered_with: Option<Arc<dyn Engine>>,
 }
 
@@ -149,7 +152,8 @@ impl RigMemory {
         let mapping = Mapping::new(MappingKind::Anonymous, len).expect("a check needs a few MiB of memory");
         mapping.populate().expect("a check needs a few MiB of memory");
         Self {
-            mapping,
+            mapping: Arc::new(mapping),
+            written_late: false,
             registered_with: None,
         }
     }
@@ -189,6 +193,10 @@ impl Drop for RigMemory {
         if let Some(engine) = &self.registered_with {
             // A check that closed its engine has ended the registration that way.
             let _ended = engine.unregister(self.mapping.region());
+        }
+        if self.written_late && std::thread::panicking() {
+            // Clause 5: mapped until the engine is closed, which nobody does after a check that failed. So it stays.
+            std::mem::forget(Arc::clone(&self.mapping));
         }
     }
 }
