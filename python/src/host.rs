@@ -73,6 +73,13 @@ pub(crate) fn host_socket(py: Python<'_>, socket: Option<&str>) -> PyResult<Stri
     Ok(place(py, socket)?.as_path().display().to_string())
 }
 
+/// Makes the folder of a socket, for this user alone, where there is none; one that others could write to is refused.
+#[pyfunction]
+pub(crate) fn host_make_folder(py: Python<'_>, socket: &str) -> PyResult<()> {
+    let made = place(py, Some(socket))?.make_folder();
+    made.map_err(|error| config_error(py, &chained(&error)))
+}
+
 /// Does a daemon listen there?
 #[pyfunction]
 pub(crate) fn host_listens(py: Python<'_>, socket: &str) -> bool {

@@ -6,6 +6,7 @@ from tensorlease._core_conformance import run_conformance_check as run_conforman
 from tensorlease._core_dtype import dtype_names as dtype_names
 from tensorlease._core_host import HostDaemon as HostDaemon
 from tensorlease._core_host import host_listens as host_listens
+from tensorlease._core_host import host_make_folder as host_make_folder
 from tensorlease._core_host import host_report as host_report
 from tensorlease._core_host import host_socket as host_socket
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
@@ -25,6 +26,7 @@ __all__ = [
     "conformance_checks",
     "dtype_names",
     "host_listens",
+    "host_make_folder",
     "host_report",
     "host_socket",
     "import_as_capsules",

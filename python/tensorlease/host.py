@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensorlease._core import HostDaemon, host_listens, host_report, host_socket
+from tensorlease._core import HostDaemon, host_listens, host_make_folder, host_report, host_socket
 from tensorlease.errors import EngineUnavailable
 
 #: What a URL of this user's daemon, started where none runs, begins with.
@@ -42,12 +42,13 @@ def starts_daemon(url: str) -> bool:
 def ensure_daemon() -> None:
     """Returns when this user's daemon listens. Of all processes that find none, one starts it.
 
+    :raises ConfigError: others could write to the folder of its socket
     :raises EngineUnavailable: it did not start; the message has what it said
     """
     socket = host_socket(None)
     if host_listens(socket):
         return
-    Path(socket).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    host_make_folder(socket)
     until = time.monotonic() + START_SECONDS
     with Path(f"{socket}.start").open("w") as turn:
         while not host_listens(socket):

@@ -212,6 +212,18 @@ def test_a_store_of_a_host_pickles(daemon: Served, store: tl.Store) -> None:
         assert again.get(["a"]) == ["value"]
 
 
+def test_a_folder_that_others_may_write_to_is_refused_before_anything_is_put_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = folder / "tensorlease"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    with pytest.raises(tl.ConfigError, match="is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR"):
+        tl.open()
+    assert list(shared.iterdir()) == []
+
+
 def test_a_path_never_starts_a_daemon(folder: Path) -> None:
     with pytest.raises(tl.EngineUnavailable, match="tensorlease serve"):
         tl.open(f"host://{folder}/host.sock")

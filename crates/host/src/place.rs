@@ -91,7 +91,7 @@ impl SocketPath {
     ///
     /// # Errors
     /// [`PlaceError::Foreign`] where others could put their own socket there.
-    pub(crate) fn make_folder(&self) -> Result<(), PlaceError> {
+    pub fn make_folder(&self) -> Result<(), PlaceError> {
         let folder = self.0.parent().unwrap_or_else(|| Path::new("/"));
         let failed = |source| PlaceError::Io {
             path: folder.to_owned(),
