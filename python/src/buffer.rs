@@ -23,6 +23,13 @@ impl Lease {
         let data = NonNull::new(buffer.as_mut_ptr()).unwrap_or(NonNull::dangling());
         Self { data, buffer }
     }
+
+    /// As a Python object; None: no bytes.
+    pub(crate) fn object(py: Python<'_>, buffer: Option<Buffer>) -> PyResult<Option<Bound<'_, PyAny>>> {
+        buffer
+            .map(|buffer| Bound::new(py, Self::new(buffer)).map(Bound::into_any))
+            .transpose()
+    }
 }
 
 #[pymethods]
@@ -40,22 +47,38 @@ impl Lease {
     // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        if view.is_null() {
-            return Err(PyBufferError::new_err(
-                "the buffer protocol asked for a view without giving one",
-            ));
-        }
         let this = slf.get();
-        let len = isize::try_from(this.buffer.len()).expect("an allocation is never larger");
-        let data = this.data.as_ptr().cast();
-        // SAFETY: `view` is writable by the protocol; the view holds a reference to `slf`, which owns the bytes for as long as it lives
-        // and never moves or shrinks them.
-        let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 0, flags) };
-        if status == 0 {
-            Ok(())
-        } else {
-            Err(PyErr::fetch(slf.py()))
-        }
+        // SAFETY: `view` is the protocol's; `slf` owns the bytes for as long as it lives and never moves or shrinks them.
+        unsafe { fill(view, slf.as_any(), this.data.as_ptr(), this.buffer.len(), true, flags) }
+    }
+}
+
+/// Fills a view with `len` bytes at `data`, which then holds a reference to `owner`.
+///
+/// # Safety
+/// `view` is null or a view that Python's buffer protocol gave to be filled; the bytes stay where they are for as long as `owner` lives, and may
+/// be written where `writable`.
+unsafe fn fill(
+    view: *mut ffi::Py_buffer,
+    owner: &Bound<'_, PyAny>,
+    data: *mut u8,
+    len: usize,
+    writable: bool,
+    flags: c_int,
+) -> PyResult<()> {
+    if view.is_null() {
+        return Err(PyBufferError::new_err(
+            "the buffer protocol asked for a view without giving one",
+        ));
+    }
+    let len = isize::try_from(len).expect("an allocation is never larger");
+    let readonly = c_int::from(!writable);
+    // SAFETY: by the contract above `view` may be written, and the bytes outlive the reference to `owner` that it then holds.
+    let status = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), data.cast(), len, readonly, flags) };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(PyErr::fetch(owner.py()))
     }
 }
 
@@ -82,21 +105,8 @@ impl InPlace {
     // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        if view.is_null() {
-            return Err(PyBufferError::new_err(
-                "the buffer protocol asked for a view without giving one",
-            ));
-        }
         let bytes = &slf.get().view;
-        let len = isize::try_from(bytes.len()).expect("an allocation is never larger");
-        let data = bytes.as_ptr().cast_mut().cast();
-        // SAFETY: `view` is writable by the protocol; it is filled as read-only (the 1), and holds a reference to `slf`, which keeps the bytes
-        // mapped and as they are for as long as it lives.
-        let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 1, flags) };
-        if status == 0 {
-            Ok(())
-        } else {
-            Err(PyErr::fetch(slf.py()))
-        }
+        // SAFETY: `view` is the protocol's, and is filled as read-only; `slf` keeps the bytes mapped and as they are for as long as it lives.
+        unsafe { fill(view, slf.as_any(), bytes.as_ptr().cast_mut(), bytes.len(), false, flags) }
     }
 }

@@ -172,10 +172,7 @@ pub(crate) fn in_place<'py>(
 }
 
 fn decode<'py>(py: Python<'py>, buffer: Option<Buffer>, key: &str, allow_pickle: bool) -> PyResult<Bound<'py, PyAny>> {
-    let memory = match buffer {
-        Some(buffer) => Some(Bound::new(py, Lease::new(buffer))?.into_any()),
-        None => None,
-    };
+    let memory = Lease::object(py, buffer)?;
     decoded(py, memory, key, allow_pickle)
 }
 

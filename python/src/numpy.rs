@@ -49,10 +49,7 @@ impl Numpy {
         dims: &Dims,
         buffer: Option<Buffer>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let memory = match buffer {
-            Some(buffer) => Some(Bound::new(py, Lease::new(buffer))?.into_any()),
-            None => None,
-        };
+        let memory = Lease::object(py, buffer)?;
         self.over(py, dtype, dims, memory)
     }
 

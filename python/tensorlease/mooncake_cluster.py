@@ -66,14 +66,14 @@ class Master:
         arguments: Sequence[str] = (),
     ) -> None:
         binary = master_binary()
-        self.port = _free_port() if port is None else port
+        self.port = free_port() if port is None else port
         command = [
             *_ends_with_this_process(),
             str(binary),
             f"-rpc_address={HOST}",
             f"-rpc_port={self.port}",
             f"-metrics_host={HOST}",
-            f"-metrics_port={_free_port()}",
+            f"-metrics_port={free_port()}",
             "-rpc_thread_num=2",
             f"-default_kv_lease_ttl={lease_ttl_ms}",
             *([f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []),
@@ -231,9 +231,10 @@ def _ends_with_this_process() -> list[str]:
     return [setpriv, "--pdeathsig", "TERM"] if setpriv else []
 
 
-def _free_port() -> int:
+def free_port(host: str = HOST) -> int:
+    """A port that nothing listens on just now, at one address or, for "", at all of this machine's."""
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 

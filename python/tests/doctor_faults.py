@@ -146,11 +146,3 @@ def answering_listener(answer: bytes) -> Iterator[int]:
             # Closing alone leaves a thread in accept.
             listening.shutdown(socket.SHUT_RDWR)
             serving.join()
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

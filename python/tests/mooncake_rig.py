@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, master_binary
+from tensorlease.mooncake_cluster import Master, SegmentOwner, master_binary
 
 #: How long a condition may take that another process brings about.
 PATIENCE_SECONDS = 20.0
@@ -138,11 +137,3 @@ def ticking() -> Iterator[Callable[[], float]]:
     finally:
         ended.set()
         thread.join()
-
-
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from mooncake_rig import cluster, free_port
+from mooncake_rig import cluster
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master
+from tensorlease.mooncake_cluster import HOST, Master, free_port
 
 #: What the URL says, and what the message must have.
 WRONG_URLS = [

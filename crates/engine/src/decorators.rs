@@ -65,6 +65,8 @@ macro_rules! forward {
             self.inner.describe_batch(keys)
         }
     };
+    // What no decorator changes: questions about the engine, and memory of its own.
+    (@ asides) => { $crate::decorators::forward!(stats, local_reads, remark, staging, views, slabs); };
     (@ remark) => { fn remark(&self) -> Option<String> { self.inner.remark() } };
     (@ staging) => { fn staging(&self) -> Option<&dyn $crate::Staging> { self.inner.staging() } };
     (@ views) => { fn views(&self) -> Option<&dyn $crate::Views> { self.inner.views() } };

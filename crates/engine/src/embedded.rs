@@ -53,8 +53,6 @@ impl Embedded {
     const BATCH_BYTES_MAX: u64 = 1 << 30;
     /// Two non-temporal copies nearly fill a memory bus; more than four threads bring nothing.
     const READERS_WORTH: usize = 4;
-    /// From here on a copy streams past the cache, and another thread helps.
-    const LARGE_CALL_BYTES_MIN: u64 = 8 << 20;
 
     /// Opens an empty store. Takes no memory yet.
     ///
@@ -90,7 +88,7 @@ impl Embedded {
             batch_keys_max: Self::BATCH_KEYS_MAX,
             batch_bytes_max: Self::BATCH_BYTES_MAX,
             readers_worth: cores.min(Self::READERS_WORTH),
-            large_call_bytes_min: Self::LARGE_CALL_BYTES_MIN,
+            large_call_bytes_min: 0,
             ranges: true,
             atomic_replace: true,
             evicts: false,

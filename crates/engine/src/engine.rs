@@ -74,9 +74,9 @@ pub trait Engine: Send + Sync {
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>>;
     /// Counters of this engine object (clause 14).
     fn stats(&self) -> EngineStats;
-    /// [`EngineStats::local_reads`] alone: for counters that are asked for often, and must not wait for anybody.
+    /// Objects copied out of this very process since open, where the transport would have been the other way.
     fn local_reads(&self) -> u64 {
-        self.stats().local_reads
+        0
     }
     /// What people should know of the way that reads will take, for the line that is logged at open.
     fn remark(&self) -> Option<String> {
@@ -174,6 +174,4 @@ pub struct EngineStats {
     pub objects: u64,
     /// Bytes of the objects held now, without padding.
     pub object_bytes: u64,
-    /// Objects copied out of this very process since open, where the transport would have been the other way.
-    pub local_reads: u64,
 }

@@ -24,15 +24,13 @@ use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
     Tag, Views, WriteOp,
 };
-use tensorlease_memory::{Region, SlabSource, fork};
+use tensorlease_memory::{Region, SlabSource};
 use window::Window;
 
 /// Most bytes of one call with more than one key: bounds how long a call keeps its objects pinned.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 /// Two non-temporal copies nearly fill a memory bus; more than four threads bring nothing.
 const READERS_WORTH: usize = 4;
-/// From here on a copy streams past the cache, and another thread helps.
-const LARGE_CALL_BYTES_MIN: u64 = 8 << 20;
 /// Key bytes of one message.
 const MESSAGE_KEY_BYTES_MAX: usize = 1 << 20;
 /// A close waits so long for running calls before it takes the socket from them.
@@ -46,7 +44,6 @@ pub struct HostEngine {
     closing: AtomicBool,
     /// Beside the lock, so that a close can end calls that wait for a silent daemon.
     session: Arc<Session>,
-    fork_generation: u64,
     counters: Counters,
 }
 
@@ -80,7 +77,7 @@ impl HostEngine {
                 batch_keys_max: LIST_MAX,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 readers_worth: cores.min(READERS_WORTH),
-                large_call_bytes_min: LARGE_CALL_BYTES_MIN,
+                large_call_bytes_min: 0,
                 ranges: true,
                 atomic_replace: true,
                 evicts: false,
@@ -95,7 +92,6 @@ impl HostEngine {
             })),
             closing: AtomicBool::new(false),
             session,
-            fork_generation: fork::generation(),
             counters: Counters::default(),
         })
     }
@@ -122,7 +118,7 @@ impl HostEngine {
         if self.closing.load(Relaxed) {
             return Err(Fault::closed());
         }
-        if fork::generation() != self.fork_generation {
+        if !self.session.is_own() {
             return Err(Fault::new(
                 FaultKind::Unavailable,
                 0,
@@ -291,15 +287,10 @@ impl Engine for HostEngine {
             write_calls: self.counters.write_calls.load(Relaxed),
             objects: counts.objects,
             object_bytes: counts.object_bytes,
-            local_reads: 0,
         }
     }
 
     /// Every read copies from memory that is shared, which is this engine's transport.
-    fn local_reads(&self) -> u64 {
-        0
-    }
-
     fn remark(&self) -> Option<String> {
         Some(format!(
             "memory of the daemon at {} (up to {} bytes for all its clients)",
@@ -320,7 +311,7 @@ impl Engine for HostEngine {
         if self.closing.swap(true, Relaxed) && self.enter().is_none() {
             return Ok(());
         }
-        if fork::generation() != self.fork_generation {
+        if !self.session.is_own() {
             return Ok(());
         }
         let started = Instant::now();

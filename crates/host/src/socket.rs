@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// First size of a buffer: most messages fit.
 const BUFFER_BYTES: usize = 16 << 10;
 /// A buffer that grew for a large message is kept up to this size.
-const KEPT_BYTES_MAX: usize = 256 << 10;
+pub(crate) const KEPT_BYTES_MAX: usize = 256 << 10;
 /// Most descriptors that one frame carries.
 pub(crate) const DESCRIPTORS_MAX: usize = 16;
 

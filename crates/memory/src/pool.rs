@@ -174,16 +174,11 @@ impl Pool {
             }
             drop(reservation);
             // A source that has no room for this one may have it for a shorter one.
-            if len <= self.shortest_slab(largest) {
+            if len <= shortest_slab(largest, self.shared.budget.page_bytes) {
                 return Ok(None);
             }
             most = len / 2;
         }
-    }
-
-    /// Whole pages that hold a block of `largest` bytes.
-    fn shortest_slab(&self, largest: u64) -> u64 {
-        largest.max(1).next_multiple_of(self.shared.budget.page_bytes)
     }
 
     /// From now on blocks are cut from the slab. Panics on another pool's slab.
@@ -359,9 +354,8 @@ impl Books {
     /// Of at most `most` bytes, but long enough for `largest`.
     fn reserve_slab(&mut self, kind: SlabKind, missing_bytes: u64, largest: u64, most: u64) -> Option<(SlabId, u64)> {
         let page = self.arena.budget().page_bytes;
-        let least = largest.max(1).next_multiple_of(page);
         let len = self.arena.next_slab_len(kind, missing_bytes, largest)?;
-        let len = len.min((most - most % page).max(least));
+        let len = len.min((most - most % page).max(shortest_slab(largest, page)));
         Some((self.arena.reserve_slab(kind, len)?, len))
     }
 
@@ -393,6 +387,11 @@ impl std::fmt::Debug for Shared {
             .field("books", &self.books)
             .finish_non_exhaustive()
     }
+}
+
+/// Whole pages that hold a block of `largest` bytes.
+fn shortest_slab(largest: u64, page_bytes: u64) -> u64 {
+    largest.max(1).next_multiple_of(page_bytes)
 }
 
 /// Budget taken for a slab that is being made, and its memory. Dropped without `admit`, both are given back.

@@ -34,8 +34,6 @@ const REGISTRATION_BYTES_MAX: u64 = 7 << 29;
 const READERS_WORTH: usize = 4;
 /// More where one call at a time is enough for the transport.
 const LARGE_CALL_BYTES_MIN: u64 = 256 << 20;
-/// Elsewhere: from here on a copy streams past the cache, and another reader helps.
-const LARGE_COPY_BYTES_MIN: u64 = 8 << 20;
 
 /// Mooncake Store, seen from this process.
 pub(super) struct Mooncake {
@@ -104,7 +102,7 @@ impl Mooncake {
                 large_call_bytes_min: if alone && large_calls.is_some() {
                     LARGE_CALL_BYTES_MIN
                 } else {
-                    LARGE_COPY_BYTES_MIN
+                    0
                 },
                 ranges: true,
                 atomic_replace: false,
@@ -560,8 +558,11 @@ impl Engine for Mooncake {
             // What is in the cluster is not this client's to know.
             objects: 0,
             object_bytes: 0,
-            local_reads: self.own_segment.as_ref().map_or(0, OwnSegment::reads),
         }
+    }
+
+    fn local_reads(&self) -> u64 {
+        self.own_segment.as_ref().map_or(0, OwnSegment::reads)
     }
 
     fn remark(&self) -> Option<String> {

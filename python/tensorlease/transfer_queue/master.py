@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
-from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION
+from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port
 from tensorlease.transfer_queue.own_process import OwnProcess
 
 START_SECONDS = 30.0
@@ -93,7 +93,7 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
             f"no mooncake_master answers at {address}, and {address.host} is no address of this machine: start one there, or configure an "
             "address of this machine as master_server_address"
         )
-    metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={_free_port()}"]
+    metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={free_port('')}"]
     master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)
     try:
         # What answers may be another's that was faster. Then this one ends, since only one can listen there.
@@ -144,10 +144,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mooncake_rig import cluster, free_port, wait_until
+from mooncake_rig import cluster, wait_until
 from queue_rig import HERE, OURS, on_both, require_transfer_queue, run_job, run_script
 
 require_transfer_queue()
 
 from omegaconf import OmegaConf
 
-from tensorlease.mooncake_cluster import HOST
+from tensorlease.mooncake_cluster import HOST, free_port
 from tensorlease.transfer_queue import initialize_mooncake_storage
 from tensorlease.transfer_queue import master as master_module
 

@@ -133,12 +133,17 @@ fn read_info(info: ObjectInfo) -> Result<Described, Fault> {
     };
     let tag = info.tag.ok_or_else(untagged)?;
     let kind = object_kind(&tag)?;
-    let bytes = match &kind {
-        ObjectKind::Tensor(spec) => spec.bytes(),
-        ObjectKind::Packed if tag == packed_empty_tag() => 0,
-        ObjectKind::Packed => info.len,
-    };
+    let bytes = value_bytes(&kind, &tag, info.len);
     Ok(Described { kind, bytes })
+}
+
+/// Size of the value: of one without bytes the engine holds a marker instead.
+pub(super) fn value_bytes(kind: &ObjectKind, tag: &Tag, object_len: u64) -> u64 {
+    match kind {
+        ObjectKind::Tensor(spec) => spec.bytes(),
+        ObjectKind::Packed if *tag == packed_empty_tag() => 0,
+        ObjectKind::Packed => object_len,
+    }
 }
 
 /// What a tag says.

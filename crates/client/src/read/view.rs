@@ -1,9 +1,9 @@
 //! Reads in place: values that stay where the engine keeps them.
 
-use super::describe::{object_kind, words};
+use super::describe::{object_kind, value_bytes, words};
 use crate::{
     CallError, KeyFailure, ObjectKind, ReadError, blocking::call_engine, core::Core, error::read_error, patience::Wait,
-    request::Expected, spec::packed_empty_tag,
+    request::Expected,
 };
 use std::sync::Arc;
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
@@ -69,11 +69,7 @@ pub(crate) fn views(
 }
 
 fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) -> Result<ValueView, Fault> {
-    let len = match &kind {
-        ObjectKind::Tensor(spec) => spec.bytes(),
-        ObjectKind::Packed if tag == packed_empty_tag() => 0,
-        ObjectKind::Packed => view.len() as u64,
-    };
+    let len = value_bytes(&kind, &tag, view.len() as u64);
     let asked = match expected {
         Expected::Described => None,
         Expected::Tensor(spec) => Some((ObjectKind::Tensor(Arc::clone(spec)), spec.bytes())),
@@ -86,7 +82,6 @@ fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) ->
         let message = format!("holds {there}, asked for {asked}; ask for what it holds");
         return Err(Fault::new(FaultKind::Mismatch, 0, message));
     }
-    // Of a value without bytes the engine holds a marker instead.
     if len != 0 && len != view.len() as u64 {
         let message = format!("has {} bytes, where its tag says {len}", view.len());
         return Err(Fault::new(FaultKind::Mismatch, 0, message));

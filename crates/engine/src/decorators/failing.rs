@@ -110,12 +110,7 @@ impl Engine for Failing {
         remove_prefix,
         contains_batch,
         describe_batch,
-        stats,
-        remark,
-        staging,
-        views,
-        slabs,
-        local_reads,
+        asides,
         close
     );
 

@@ -100,17 +100,7 @@ impl Gated {
 }
 
 impl Engine for Gated {
-    forward!(
-        register,
-        unregister,
-        stats,
-        remark,
-        staging,
-        views,
-        slabs,
-        local_reads,
-        close
-    );
+    forward!(register, unregister, asides, close);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

@@ -38,12 +38,7 @@ impl Engine for KeyLosing {
         unregister,
         write_batch,
         remove_prefix,
-        stats,
-        remark,
-        staging,
-        views,
-        slabs,
-        local_reads,
+        asides,
         close
     );
 

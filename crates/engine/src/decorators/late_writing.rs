@@ -116,16 +116,7 @@ fn detached(target: &Target<'_>) -> Target<'static> {
 
 impl Engine for LateWriting {
     forward!(register, unregister, write_batch, remove_batch, remove_prefix);
-    forward!(
-        contains_batch,
-        describe_batch,
-        stats,
-        remark,
-        staging,
-        views,
-        slabs,
-        local_reads
-    );
+    forward!(contains_batch, describe_batch, asides);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

@@ -117,7 +117,7 @@ fn observed_write(write: &WriteOp<'_>) -> (String, Vec<Region>) {
 }
 
 impl Engine for Observing {
-    forward!(capabilities, stats, remark, staging, views, slabs, local_reads);
+    forward!(capabilities, asides);
 
     fn register(&self, region: Region) -> Result<(), RegisterError> {
         self.record(Call::Register(region));

@@ -32,17 +32,7 @@ impl Engine for ShortReading {
         remove_batch,
         remove_prefix
     );
-    forward!(
-        contains_batch,
-        describe_batch,
-        stats,
-        remark,
-        staging,
-        views,
-        slabs,
-        local_reads,
-        close
-    );
+    forward!(contains_batch, describe_batch, asides, close);
 
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         let chosen = self.chooser.choose(reads.iter().map(|read| read.key));

@@ -27,17 +27,7 @@ impl Slow {
 }
 
 impl Engine for Slow {
-    forward!(
-        register,
-        unregister,
-        stats,
-        remark,
-        staging,
-        views,
-        slabs,
-        local_reads,
-        close
-    );
+    forward!(register, unregister, asides, close);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

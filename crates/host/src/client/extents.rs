@@ -3,7 +3,7 @@ use super::returns::Returned;
 use super::session::Session;
 use crate::wire::{Answer, Request, Reservation};
 use std::sync::Arc;
-use tensorlease_memory::{MapError, SlabMemory, SlabSource, fork};
+use tensorlease_memory::{MapError, SlabMemory, SlabSource};
 
 /// Makes a client's slabs.
 pub(super) struct Extents {
@@ -43,7 +43,6 @@ impl SlabSource for Extents {
         let extent = Arc::new(Extent {
             session: Arc::clone(&self.session),
             ticket,
-            fork_generation: fork::generation(),
         });
         let memory = SlabMemory::part(mapping, start..start + len, extent);
         memory.populate()?;
@@ -55,14 +54,11 @@ impl SlabSource for Extents {
 struct Extent {
     session: Arc<Session>,
     ticket: u64,
-    fork_generation: u64,
 }
 
 impl Drop for Extent {
     /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
-        if fork::generation() == self.fork_generation {
-            self.session.give_back(Returned::Extent { ticket: self.ticket });
-        }
+        self.session.give_back(Returned::Extent { ticket: self.ticket });
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::Mapping;
+use tensorlease_memory::{Mapping, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -64,6 +64,7 @@ pub(super) struct Session {
     conversation: Mutex<Conversation>,
     slabs: RwLock<HashMap<u32, Arc<Shown>>>,
     returns: Returns,
+    fork_generation: u64,
 }
 
 /// One request and its answer at a time.
@@ -106,6 +107,7 @@ impl Session {
             }),
             slabs: RwLock::default(),
             returns: Returns::default(),
+            fork_generation: fork::generation(),
         };
         let hello = Request::Hello { version: VERSION };
         let welcome = session.ask(&hello, |answer, _| match answer {
@@ -180,9 +182,14 @@ impl Session {
         }
     }
 
-    /// What the daemon lent goes back, soon: never waits, so that any thread may call it at any time.
+    /// Is this the process that connected? A forked child has a copy of everything; the connection, and what is lent, are its parent's.
+    pub(super) fn is_own(&self) -> bool {
+        fork::generation() == self.fork_generation
+    }
+
+    /// What the daemon lent goes back, soon: never waits, so that any thread may call it at any time. Does nothing in a forked child.
     pub(super) fn give_back(&self, returned: Returned) {
-        if self.returns.add(returned) {
+        if self.is_own() && self.returns.add(returned) {
             self.flush();
         }
     }

@@ -5,20 +5,16 @@ use super::{HostEngine, in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed, Views};
-use tensorlease_memory::{View, ViewKeeper, fork};
+use tensorlease_memory::{View, ViewKeeper};
 
 /// What the views of one call share.
 struct Keeper {
     session: Arc<Session>,
-    fork_generation: u64,
 }
 
 impl ViewKeeper for Keeper {
     fn release(&self, ticket: u64, bytes: usize) {
-        // A forked child has copies of the views; the pins are its parent's.
-        if fork::generation() == self.fork_generation {
-            self.session.give_back(Returned::View { ticket, bytes });
-        }
+        self.session.give_back(Returned::View { ticket, bytes });
     }
 }
 
@@ -27,7 +23,6 @@ impl Views for HostEngine {
         self.for_keys(keys.len(), |open| {
             let keeper: Arc<dyn ViewKeeper> = Arc::new(Keeper {
                 session: Arc::clone(&open.session),
-                fork_generation: fork::generation(),
             });
             in_messages(keys, |range| message(&open.session, &keys[range], &keeper))
         })

@@ -24,10 +24,8 @@ pub(super) fn batch(
         let (now, later) = rest.split_at(step(writes, rest));
         rest = later;
         let writer = Writer { session, window, mode };
-        let now: Vec<&WriteOp<'_>> = now.iter().map(|&index| &writes[index]).collect();
-        let done = writer.write(&now)?;
-        let places = accepted[accepted.len() - rest.len() - now.len()..].iter();
-        for (&index, result) in places.zip(done) {
+        let ops: Vec<&WriteOp<'_>> = now.iter().map(|&index| &writes[index]).collect();
+        for (&index, result) in now.iter().zip(writer.write(&ops)?) {
             results[index] = result;
         }
     }

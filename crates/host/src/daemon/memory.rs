@@ -18,8 +18,7 @@ pub(super) struct ArenaMemory {
 impl ArenaMemory {
     pub(super) fn new(max_bytes: u64) -> Result<Self, StartError> {
         let refused = |message: String| StartError::Memory { max_bytes, message };
-        if limits::available_bytes().is_some_and(|available| available < max_bytes) {
-            let available = limits::available_bytes().unwrap_or(0);
+        if let Some(available) = limits::available_bytes().filter(|available| *available < max_bytes) {
             return Err(refused(format!(
                 "this machine (or its cgroup) has {available} bytes left; lower it"
             )));

@@ -3,7 +3,7 @@ use super::holdings::{Foreign, position};
 use super::memory::Full;
 use super::session::Session;
 use super::{Object, Shared, lock_of};
-use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, send_with};
+use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_with};
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
 };
@@ -12,9 +12,6 @@ use std::sync::Arc;
 use tensorlease_arena::SlabId;
 use tensorlease_engine::Tag;
 use tensorlease_memory::{SlabMemory, limits};
-
-/// Most bytes of an answer that are kept for the next one.
-const KEPT_BYTES_MAX: usize = 256 << 10;
 
 /// Until the client goes, or does what no client does.
 pub(super) fn run(shared: &Shared, session: &Session) {
