@@ -267,7 +267,8 @@ impl<'a> Job<'a> {
             return;
         }
         let unit = &mut self.units[transfer.unit as usize];
-        if unit.unlent && unit.place.is_none() {
+        let unlent = unit.unlent;
+        if unlent && unit.place.is_none() {
             return;
         }
         self.passing.push(failure);
@@ -278,6 +279,8 @@ impl<'a> Job<'a> {
             // The engine needs the memory that this block holds: give it back before the next try.
             (Ground::Own(_), FaultKind::NoHandle) if how == How::Direct && !callers => unit.place = None,
             (_, FaultKind::Expired) if how == How::Direct && self.splits(&transfer) => self.split(how, transfer),
+            // Another part of its value got no loan: from now on the whole value goes through the bounce reserve.
+            _ if how == How::Staged && unlent => self.push_bounced(transfer),
             _ => self.push_ready(how, transfer),
         }
     }

@@ -345,6 +345,32 @@ fn callers_memory_is_filled_through_the_arena_where_nothing_is_lent() {
 }
 
 #[test]
+fn a_part_tried_again_after_another_part_got_no_loan_is_cut_by_the_bounce_reserve() {
+    // Two loans of which one is refused; what came through the other fails once. The reserve holds neither part whole.
+    let lens = [100 * KIB];
+    for refused in [1, 2] {
+        let (engine, values) = stored(&lens);
+        let refusing = move |number, _| (number == refused).then(|| no_loan("buffer pool is exhausted"));
+        let lending = Arc::new(Lending::new(passing_at_first(engine), TERMS).on_borrow(refusing));
+        let options = Options {
+            retries: 1,
+            readers: 2,
+            bounce_bytes: Some(32 * KIB),
+            ..budget(MIB)
+        };
+        let rig = over(&lending, &options);
+        // Nothing but the reserve has room: no larger block may stand in for it.
+        let held = rig.store.empty(MIB - 32 * KIB).unwrap();
+        let (into, seen) = callers_memory(&lens);
+        let read = ReadRequest { into, ..request(&lens) };
+        rig.store.get(read, Patience::default()).unwrap();
+        assert!(seen[0].source(0..seen[0].len()).to_vec() == values[0]);
+        drop(held);
+        assert_given_back(&rig, &lending);
+    }
+}
+
+#[test]
 fn a_value_that_finds_neither_block_nor_loan_is_one_fallback_for_two_reasons() {
     let lens = [100, 50 * KIB, 100 * KIB];
     let (rig, lending, values) = lending_nothing(&lens, &budget(16 * MIB));
