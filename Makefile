@@ -157,6 +157,7 @@ lint-python: build
 	$(BIN)/mypy --strict scripts/*.py
 	cd bench && ../$(BIN)/mypy --config-file ../python/pyproject.toml -p compare
 	cd python && ../$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml tensorlease._core
+	cd python && ../$(BIN)/python -m pytest --collect-only -qqq
 
 lint-tidy: build
 	$(BIN)/python scripts/tidy.py

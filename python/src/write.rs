@@ -154,7 +154,7 @@ impl<'py, 'store> Values<'py, 'store> {
         }
         let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
         // Not null, the dtype itself (torch exports 4-bit integers as bytes), all of it in its storage: else Python finds out what it is.
-        if view.data.is_null() || !torch.has_dtype(value, dtype)? {
+        if view.data.is_null() || (dtype.item_bytes() == 1 && !torch.has_dtype(value, dtype)?) {
             return Ok(None);
         }
         let (addr, len) = (view.data as usize, bytes);

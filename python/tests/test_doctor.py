@@ -19,7 +19,6 @@ from doctor_faults import (
     answering_listener,
     doctor,
     environment,
-    free_port,
     low_memlock,
     refused_io_uring,
     silent_listener,
@@ -32,7 +31,7 @@ from tensorlease.doctor import mooncake
 from tensorlease.doctor.examination import examine
 from tensorlease.doctor.target import target
 from tensorlease.doctor.trials import Trial
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from tensorlease.mooncake_cluster import Master, SegmentOwner, free_port
 
 pytestmark = pytest.mark.timeout(180)
 

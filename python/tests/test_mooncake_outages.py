@@ -18,7 +18,6 @@ from mooncake_rig import (
     Running,
     cluster,
     counted,
-    free_port,
     owned_cluster,
     owner_of,
     paused,
@@ -29,7 +28,7 @@ from mooncake_rig import (
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner
+from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
 
 #: Large enough to be leased from the arena.
 ROW = (32768,)
