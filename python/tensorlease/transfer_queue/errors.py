@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,19 @@ _AS_RAISED_THERE: dict[type[errors.Error], Any] = {
     errors.EngineUnavailable: StorageUnavailable,
     errors.Closed: StorageClosed,
 }
+#: What messages of a store call its options, and how TransferQueue's configuration calls them, below `backend.MooncakeStore`.
+_SETTINGS = {
+    "segment": "global_segment_size",
+    "local_buffer": "local_buffer_size",
+    "metadata": "metadata_server",
+    "device": "device_name",
+    "max_bytes": "tensorlease.max_bytes",
+    "prewarm": "tensorlease.prewarm",
+    "readers": "tensorlease.readers",
+    "strict": "tensorlease.strict",
+}
+#: As a message names one: told to be raised or lowered, or with its value.
+_OPTION = re.compile(rf"(?:\b(?:raise|lower|and|more) ({'|'.join(_SETTINGS)})\b)|(?:\b({'|'.join(_SETTINGS)})=)")
 
 
 @contextlib.contextmanager
@@ -55,7 +69,18 @@ def as_raised_there() -> Iterator[None]:
     try:
         yield
     except errors.Error as error:
+        message = str(error)
+        named = names_there(message)
         kind = _AS_RAISED_THERE.get(type(error))
         if kind is None:
+            if named:
+                error.add_note(named)
             raise
-        raise kind(str(error), failures=error.failures) from error
+        raise kind(f"{message} ({named})" if named else message, failures=error.failures) from error
+
+
+def names_there(message: str) -> str:
+    """How TransferQueue's configuration calls the options that a message of a store names; empty where it names none."""
+    found = dict.fromkeys(raised or valued for raised, valued in _OPTION.findall(message))
+    named = [f"{option} is backend.MooncakeStore.{_SETTINGS[option]}" for option in found]
+    return f"in TransferQueue's configuration {', '.join(named)}" if named else ""

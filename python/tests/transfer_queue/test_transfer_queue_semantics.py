@@ -168,6 +168,20 @@ def test_errors_of_no_such_kind_stay_what_they_are() -> None:
     assert type(raised.value) is tl.ConfigError
 
 
+def test_options_that_a_message_names_are_told_as_transfer_queues_configuration_calls_them() -> None:
+    with (
+        pytest.raises(errors.StorageFull, match=r"MooncakeStore\.global_segment_size") as full,
+        errors.as_raised_there(),
+    ):
+        raise tl.StoreFull("no process contributes one (segment=0 everywhere)", failures=[])
+    assert "local_buffer_size" not in str(full.value)
+    with pytest.raises(tl.ArenaExhausted) as exhausted, errors.as_raised_there():
+        raise tl.ArenaExhausted("65536 bytes can never fit; raise max_bytes")
+    assert exhausted.value.__notes__ == [
+        "in TransferQueue's configuration max_bytes is backend.MooncakeStore.tensorlease.max_bytes"
+    ]
+
+
 def test_an_error_that_crosses_from_an_actor_is_still_transfer_queues_own(outcomes: dict[str, Outcomes]) -> None:
     is_key_not_found, names_the_key = outcomes[OURS]["reading a row that is gone in an actor"].passed()
     assert is_key_not_found
