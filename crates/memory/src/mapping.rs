@@ -1,12 +1,13 @@
 //! One mmap.
 
-use crate::{Region, Source, Target, limits, poison};
+use crate::{Region, Source, Target, fork, limits, poison};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What backs a mapping.
@@ -68,6 +69,8 @@ pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     memfd: Option<OwnedFd>,
+    /// The fork generation of the process that keeps it from its children; empty while they get it.
+    excluded: OnceLock<u64>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and this type only gives out addresses (crate
@@ -107,6 +110,7 @@ impl Mapping {
             base,
             len: rounded,
             memfd,
+            excluded: OnceLock::new(),
         })
     }
 
@@ -136,6 +140,7 @@ impl Mapping {
             base,
             len,
             memfd: Some(memfd),
+            excluded: OnceLock::new(),
         })
     }
 
@@ -180,6 +185,8 @@ impl Mapping {
     /// # Errors
     /// `Exclude` when the kernel refuses.
     pub fn exclude_from_fork(&self) -> Result<(), MapError> {
+        // First: a fork between the two would leave a child that takes what is not mapped there for its own.
+        self.excluded.get_or_init(fork::generation);
         self.advise(0..self.len, Advice::LinuxDontFork)
             .map_err(|errno| MapError::Exclude {
                 len: self.len,
@@ -250,10 +257,18 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // In a child that did not get it nothing of it is mapped, and others may have got these addresses.
+        if self
+            .excluded
+            .get()
+            .is_some_and(|generation| *generation != fork::seen())
+        {
+            return;
+        }
         // Whoever gets these addresses next must find them usable.
         poison::allow(self.region());
-        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else; all spans borrowed self, and leases keep the
-        // mapping alive through their slab (rule 3).
+        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else: by this process, or by an ancestor that passes it on to
+        // its children. All spans borrowed self, and leases keep the mapping alive through their slab (rule 3).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can always be unmapped: {unmapped:?}");
     }

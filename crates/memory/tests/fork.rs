@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tensorlease_arena::{Budget, SlabKind};
-use tensorlease_memory::{Buffer, CopyMode, ForkPolicy, Lease, Pool, copy, fork, limits};
+use tensorlease_memory::{Buffer, CopyMode, ForkPolicy, Lease, Mapping, MappingKind, Pool, copy, fork, limits};
 
 fn leased(pool: &Pool) -> Lease {
     let blocks = pool.acquire(SlabKind::Lease, &[(1000, 64)]).blocks;
@@ -62,4 +62,33 @@ fn a_deleter_in_a_forked_child_does_nothing() {
     assert_eq!(pool.usage(), held);
     drop(inherited);
     assert_eq!(pool.usage().blocks, 0, "the parent's deleters work on");
+}
+
+#[test]
+fn a_child_that_did_not_get_a_mapping_leaves_its_addresses_alone() {
+    let bytes = 4 * limits::page_bytes();
+    let mapping = Mapping::new(MappingKind::Anonymous, bytes).unwrap();
+    mapping.populate().unwrap();
+    mapping.exclude_from_fork().unwrap();
+    let at = mapping.region().addr;
+    let mut inherited = Some(mapping);
+    assert!(in_child(|| {
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        );
+        let wanted = std::ptr::without_provenance_mut(at);
+        // SAFETY: asks for a range that is free in this child; an existing mapping would be refused, not replaced.
+        let own = unsafe { libc::mmap(wanted, bytes, access, flags, -1, 0) };
+        let got_them = own.addr() == at;
+        drop(inherited.take());
+        // SAFETY: asks about pages of the mapping above; the answer says whether it is still there.
+        got_them && unsafe { libc::msync(own, bytes, libc::MS_ASYNC) } == 0
+    }));
+    let kept = inherited.unwrap();
+    assert_eq!(
+        kept.source(0..bytes).to_vec(),
+        vec![0; bytes],
+        "the parent's is as it was"
+    );
 }
