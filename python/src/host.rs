@@ -3,7 +3,6 @@ use crate::error::{IntoPython, chained, config_error};
 use crate::logging;
 use crate::patience::seconds;
 use pyo3::{prelude::*, types::PyDict};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use tensorlease::OpenError;
 use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
@@ -82,8 +81,9 @@ pub(crate) fn host_make_folder(py: Python<'_>, socket: &str) -> PyResult<()> {
 
 /// Does a daemon listen there?
 #[pyfunction]
-pub(crate) fn host_listens(py: Python<'_>, socket: &str) -> bool {
-    py.detach(|| UnixStream::connect(socket).is_ok())
+pub(crate) fn host_listens(py: Python<'_>, socket: &str) -> PyResult<bool> {
+    let place = place(py, Some(socket))?;
+    Ok(py.detach(|| place.is_listening()))
 }
 
 /// Who holds what: the daemon's numbers, and under "clients" a list with one dict each.

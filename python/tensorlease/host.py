@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 from tensorlease._core import HostDaemon, host_listens, host_make_folder, host_report, host_socket
-from tensorlease.errors import EngineUnavailable
+from tensorlease.errors import ConfigError, EngineUnavailable
 
 #: What a URL of this user's daemon, started where none runs, begins with.
 HOST_URL = "host://"
@@ -50,16 +50,31 @@ def ensure_daemon() -> None:
         return
     host_make_folder(socket)
     until = time.monotonic() + START_SECONDS
-    with Path(f"{socket}.start").open("w") as turn:
+    with _opened(Path(f"{socket}.start"), os.O_RDWR) as turn:
         while not host_listens(socket):
             if _takes(turn):
-                # Whoever had the turn before may have started it.
-                if not host_listens(socket):
-                    _start(socket, until)
+                try:
+                    # Whoever had the turn before may have started it.
+                    if not host_listens(socket):
+                        _start(socket, until)
+                finally:
+                    # Closing it would leave the turn with a child that was forked meanwhile.
+                    fcntl.flock(turn, fcntl.LOCK_UN)
                 return
             if until < time.monotonic():
                 raise EngineUnavailable(f"another process starts the host's daemon at {socket}, and does not get done")
             time.sleep(TURN_PAUSE)
+
+
+def _opened(path: Path, flags: int) -> BinaryIO:
+    """A file of this user's beside the socket, made where there is none; a link there is not followed.
+
+    :raises ConfigError: it can't be opened
+    """
+    try:
+        return os.fdopen(os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"cannot use {path} ({error.strerror}); remove it, or set XDG_RUNTIME_DIR") from error
 
 
 def _takes(turn: Any) -> bool:
@@ -76,7 +91,7 @@ def _start(socket: str, until: float) -> None:
     _started[:] = [process for process in _started if process.poll() is None]
     log = Path(socket).with_suffix(".log")
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", socket]
-    with log.open("ab") as output:
+    with _opened(log, os.O_RDWR | os.O_APPEND) as output:
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
         process = subprocess.Popen(
             command,
@@ -117,7 +132,7 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool) -> None:
     :raises ConfigError: the socket or the size can't be had; the message says why
     :raises EngineUnavailable: one runs there already
     """
-    _allow_clients()
+    _raise_limits()
     with _told_to_end() as told:
         daemon = HostDaemon.start(socket=socket, max_bytes=max_bytes, idle_seconds=None if keep else IDLE_SECONDS)
         print(f"tensorlease: serving {HOST_URL}{daemon.socket}", flush=True)
@@ -129,11 +144,13 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool) -> None:
     print("tensorlease: the daemon has ended", flush=True)
 
 
-def _allow_clients() -> None:
-    """Two descriptors per client: as many as this process may have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def _raise_limits() -> None:
+    """To what this process may have: two descriptors per client, one mapping as long as the arena, and files in memory of that length. Whoever
+    starts the daemon may have lowered them for itself, and it serves all."""
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+        _, most = resource.getrlimit(limit)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(limit, (most, most))
 
 
 @contextlib.contextmanager

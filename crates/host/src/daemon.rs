@@ -36,7 +36,7 @@ pub struct DaemonOptions {
 #[non_exhaustive]
 pub enum StartError {
     /// There is one.
-    #[error("a daemon runs already at {socket:?}")]
+    #[error("a daemon runs already at {:?}", socket.as_path())]
     Running {
         /// Where.
         socket: SocketPath,

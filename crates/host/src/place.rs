@@ -1,6 +1,7 @@
 //! Where a host's daemon listens: the socket, and the lock beside it.
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -31,8 +32,14 @@ pub enum PlaceError {
         /// The folder.
         folder: PathBuf,
     },
+    /// Something else than a socket has the name.
+    #[error("{path:?} is there already and no socket; choose another path, or remove it")]
+    Occupied {
+        /// The path.
+        path: PathBuf,
+    },
     /// The folder or the lock could not be made.
-    #[error("cannot use {path:?}")]
+    #[error("cannot use {path:?}; choose another path, or correct XDG_RUNTIME_DIR where it says so")]
     Io {
         /// What was to be used.
         path: PathBuf,
@@ -101,17 +108,33 @@ impl SocketPath {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(failed)?;
         }
+        let own = rustix::process::getuid().as_raw();
+        // A link leads wherever its owner likes.
+        let name = std::fs::symlink_metadata(folder).map_err(failed)?;
         let facts = std::fs::metadata(folder).map_err(failed)?;
-        // A sticky folder like /tmp may be written by others, who can't replace what is not theirs.
+        let trusted = |owner: u32| owner == own || owner == 0;
+        // A sticky folder like /tmp may be written by others, who can't replace what is not theirs; its owner can.
         let sticky = facts.mode() & 0o1000 != 0;
         let writable_by_others = facts.mode() & 0o022 != 0;
-        let own = facts.uid() == rustix::process::getuid().as_raw();
-        if (writable_by_others || !own) && !sticky {
+        let safe = if sticky {
+            trusted(facts.uid())
+        } else {
+            facts.uid() == own && !writable_by_others
+        };
+        if !safe || !trusted(name.uid()) {
             return Err(PlaceError::Foreign {
                 folder: folder.to_owned(),
             });
         }
         Ok(())
+    }
+
+    /// Does a daemon listen there? Never waits: one that has more clients to take in than fit its queue does listen.
+    pub fn is_listening(&self) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connected = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .and_then(|socket| connect(&socket, &SocketAddrUnix::new(&self.0)?));
+        matches!(connected, Ok(()) | Err(Errno::AGAIN))
     }
 
     /// The lock, if nobody holds it. It ends with the process, however that ends.
@@ -125,12 +148,44 @@ impl SocketPath {
             source: errno.into(),
         };
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(file)),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(failed(errno)),
+        loop {
+            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(failed(errno)),
+            }
+            // Whoever cleans the folder may have removed the file meanwhile: a lock that no name leads to keeps nobody out.
+            if FileId::at(&path) == FileId::of(&file) {
+                return Ok(Some(file));
+            }
         }
+    }
+}
+
+/// Which file a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// None: there is no such file, or it can't be looked at. The last part of the path is not followed.
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        let facts = std::fs::symlink_metadata(path).ok()?;
+        Some(Self {
+            device: facts.dev(),
+            inode: facts.ino(),
+        })
+    }
+
+    fn of(file: &OwnedFd) -> Option<Self> {
+        let facts = fstat(file).ok()?;
+        Some(Self {
+            device: facts.st_dev,
+            inode: facts.st_ino,
+        })
     }
 }
 
@@ -138,6 +193,31 @@ impl SocketPath {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    /// Only root can give a file away.
+    fn give_to_nobody(path: &Path) -> bool {
+        std::os::unix::fs::lchown(path, Some(65534), Some(65534)).is_ok()
+    }
+
+    #[test]
+    fn a_sticky_folder_of_another_user_and_a_link_of_another_user_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sticky, link) = (folder.path().join("sticky"), folder.path().join("link"));
+        std::fs::create_dir(&sticky).unwrap();
+        std::fs::set_permissions(&sticky, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let place = SocketPath::new(sticky.join("host.sock")).unwrap();
+        place.make_folder().unwrap();
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        let linked = SocketPath::new(link.join("host.sock")).unwrap();
+        linked.make_folder().unwrap();
+        if !(give_to_nobody(&sticky) && give_to_nobody(&link)) {
+            return;
+        }
+        for place in [place, linked] {
+            let refused = place.make_folder();
+            assert!(matches!(refused, Err(PlaceError::Foreign { .. })), "{refused:?}");
+        }
+    }
 
     #[test]
     fn a_path_that_no_socket_can_have_is_refused() {

@@ -1,7 +1,7 @@
 //! Takes clients in, and ends the daemon when nobody needs it.
 use super::session::Session;
 use super::{STACK_BYTES, Shared, StartError, lock_of, serve, system};
-use crate::place::SocketPath;
+use crate::place::{FileId, PlaceError, SocketPath};
 use crate::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
@@ -11,6 +11,7 @@ use rustix::net::{
 };
 use rustix::process::{PidfdFlags, getuid, pidfd_open};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,38 +33,65 @@ const FIRST_CLIENT: Duration = Duration::from_secs(60);
 /// Running requests get so long to end when the daemon stops.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// A socket that clients find by its name.
+pub(super) struct Listener {
+    socket: OwnedFd,
+    /// What the name leads to while nobody else has taken it.
+    file: Option<FileId>,
+}
+
 /// The caller holds the lock, so a socket that is there is a dead daemon's.
-pub(super) fn bind(place: &SocketPath) -> Result<OwnedFd, StartError> {
+pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
     let path = place.as_path();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket"))?;
     let address = SocketAddrUnix::new(path).map_err(system("name the socket"))?;
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(system("remove the socket that a dead daemon left")(error));
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            return Err(PlaceError::Occupied { path: path.to_owned() }.into());
         }
-        _ => {}
+        // Somebody may have removed the lock of a daemon that lives.
+        if place.is_listening() {
+            return Err(StartError::Running { socket: place.clone() });
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(system("remove the socket that a dead daemon left")(error));
+            }
+            _ => {}
+        }
     }
     bind_to(&listener, &address).map_err(system("bind the socket"))?;
     // Before it listens nobody can connect, so nobody does so under other rights.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(system("protect the socket"))?;
     listen(&listener, BACKLOG).map_err(system("listen"))?;
-    Ok(listener)
+    Ok(Listener {
+        socket: listener,
+        file: FileId::at(path),
+    })
 }
 
 /// Until the daemon stops. `lock` ends with it.
-pub(super) fn run(shared: &Arc<Shared>, listener: &OwnedFd, lock: OwnedFd) {
+pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
     let mut needed = Instant::now();
+    let mut found = true;
     while !shared.is_stopping() {
         let mut watched = [
-            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&listener.socket, PollFlags::IN),
             PollFd::new(&shared.stop, PollFlags::IN),
         ];
         // Whatever ended the wait, what there is to do is looked at below.
         let _woken = poll(&mut watched, Some(&LOOK));
-        while let Some(client) = accept(listener) {
+        while let Some(client) = accept(&listener.socket) {
             take_in(shared, client);
+        }
+        if found && !listener.is_found(&shared.options.socket) {
+            found = false;
+            log::warn!(
+                "somebody removed {:?}: nobody can come any more, those who are here stay",
+                shared.options.socket.as_path()
+            );
         }
         if !lock_of(&shared.sessions).is_empty() || shared.index.objects() != 0 {
             needed = Instant::now();
@@ -79,12 +107,22 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &OwnedFd, lock: OwnedFd) {
             shared.stop();
         }
     }
-    finish(shared, lock);
+    finish(shared, listener, lock);
+}
+
+impl Listener {
+    /// Does the name still lead to it?
+    fn is_found(&self, place: &SocketPath) -> bool {
+        self.file.is_some() && FileId::at(place.as_path()) == self.file
+    }
 }
 
 /// The socket goes first, so that whoever comes now finds none, and the lock last, so that nobody else makes one meanwhile.
-fn finish(shared: &Shared, lock: OwnedFd) {
-    let _gone = std::fs::remove_file(shared.options.socket.as_path());
+fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
+    // Another daemon may have the name by now.
+    if listener.is_found(&shared.options.socket) {
+        let _gone = std::fs::remove_file(shared.options.socket.as_path());
+    }
     let sessions: Vec<_> = lock_of(&shared.sessions).values().cloned().collect();
     for session in &sessions {
         socket::shut_down(&session.socket);

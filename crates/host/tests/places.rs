@@ -1,0 +1,70 @@
+//! What lies where a daemon wants its socket, and who takes it away meanwhile.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::time::Duration;
+use tensorlease_host::{Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn options(socket: &Path, idle_end: Option<Duration>) -> DaemonOptions {
+    DaemonOptions {
+        socket: SocketPath::new(socket).unwrap(),
+        max_bytes: 1 << 20,
+        idle_end,
+    }
+}
+
+fn connects(socket: &Path) -> bool {
+    HostEngine::connect(&SocketPath::new(socket).unwrap()).is_ok()
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let precious = folder.path().join("precious.txt");
+    std::fs::write(&precious, "keep me").unwrap();
+    let refused = Daemon::start(options(&precious, None)).unwrap_err();
+    assert!(
+        matches!(&refused, StartError::Place { source: PlaceError::Occupied { path } } if *path == precious),
+        "{refused:?}"
+    );
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "keep me");
+}
+
+#[test]
+fn the_socket_of_a_daemon_whose_lock_was_removed_is_not_taken_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host.sock");
+    let first = Daemon::start(options(&socket, None)).unwrap();
+    std::fs::remove_file(first.socket().lock_path()).unwrap();
+    let refused = Daemon::start(options(&socket, None)).unwrap_err();
+    assert!(matches!(refused, StartError::Running { .. }), "{refused:?}");
+    assert!(connects(&socket));
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_the_socket_of_the_one_that_came_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host.sock");
+    let first = Daemon::start(options(&socket, None)).unwrap();
+    // As those do who clean up folders for temporary files.
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::remove_file(first.socket().lock_path()).unwrap();
+    let second = Daemon::start(options(&socket, None)).unwrap();
+    first.stop();
+    assert!(connects(&socket));
+    second.stop();
+    assert!(!socket.exists(), "its own it removes");
+}
+
+#[test]
+fn a_socket_that_a_dead_daemon_left_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host.sock");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists());
+    let daemon = Daemon::start(options(&socket, Some(Duration::from_millis(1)))).unwrap();
+    assert!(connects(&socket));
+    assert!(daemon.wait(SOON), "it had its client, and nobody needs it");
+}
