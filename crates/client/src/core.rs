@@ -31,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) arena: Pool,
     /// Recycled memory for copies, never registered.
     pub(crate) copies: Pool,
+    /// The arena's memory is the engine's, and others need it too.
+    pub(crate) lends_slabs: bool,
     pub(crate) readers: Readers,
     pub(crate) counters: Counters,
     pub(crate) stages: Stages,
@@ -62,6 +64,7 @@ impl Core {
         }
         let readers = (options.readers as usize).min(capabilities.readers_worth.max(1));
         Self {
+            lends_slabs: engine.slabs().is_some(),
             engine,
             capabilities,
             options,

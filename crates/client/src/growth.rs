@@ -146,6 +146,16 @@ impl Core {
         self.give_up(self.arena.take_empty_slabs())
     }
 
+    /// Does its arena lie in memory that others wait for, and that nobody asked to have in hand?
+    pub(crate) fn returns_idle_slabs(&self) -> bool {
+        self.lends_slabs && self.options.prewarm_bytes == 0
+    }
+
+    /// Bytes given back to an engine that lends its slabs. The bounce reserve stays: the next staged transfer needs it.
+    pub(crate) fn give_up_empty_lent_slabs(&self) -> u64 {
+        self.give_up(self.arena.take_empty_slabs_of(SlabKind::Lease))
+    }
+
     fn give_up(&self, slabs: Vec<SlabMemory>) -> u64 {
         let mut freed = 0;
         for slab in slabs {

@@ -193,7 +193,7 @@ fn first_slabs(core: &Core) -> Result<(), OpenError> {
     let first = budget.slab_bytes_first.min(lease_bytes);
     let prewarm = core.options.prewarm_bytes;
     // Memory that is shared with other processes is taken when it is needed; nothing has to be registered to find out whether it works.
-    let on_demand = core.engine.slabs().is_some();
+    let on_demand = core.lends_slabs;
     let mut made = 0;
     while made < lease_bytes && ((made == 0 && !on_demand) || made < prewarm) {
         let left = lease_bytes - made;

@@ -7,16 +7,21 @@ use crate::patience::lock;
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 /// A thread without work for this long ends; the next job starts another.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+/// A thread without work for this long tidies up, once.
+const IDLE_TIDY: Duration = Duration::from_secs(1);
 
 /// One engine call.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// Called by a thread that has had no work for a while.
+pub(crate) type Tidy = Box<dyn Fn() + Send + Sync>;
 
 /// Runs jobs on at most `readers` threads at once, first come first served.
 #[derive(Clone)]
@@ -28,6 +33,8 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     readers: usize,
+    /// What there is to do once nothing else is.
+    tidy: OnceLock<Tidy>,
 }
 
 #[derive(Default)]
@@ -49,8 +56,14 @@ impl Readers {
                 state: Mutex::default(),
                 work: Condvar::new(),
                 readers,
+                tidy: OnceLock::new(),
             }),
         }
+    }
+
+    /// From now on `tidy` is called when there has been no job for a second. The first one given counts.
+    pub(crate) fn when_idle(&self, tidy: Tidy) {
+        self.shared.tidy.get_or_init(|| tidy);
     }
 
     /// How many run at once.
@@ -138,6 +151,7 @@ impl Readers {
 impl Shared {
     fn serve(&self) {
         let mut state = lock(&self.state);
+        let mut tidied = self.tidy.get().is_none();
         loop {
             if self.readers < state.threads {
                 break;
@@ -145,9 +159,8 @@ impl Shared {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 // A job catches its engine's panics itself; this keeps the count of threads right whatever else happens.
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    log::error!("a reader job panicked; this is a defect of tensorlease");
-                }
+                run(job, "a reader job");
+                tidied = self.tidy.get().is_none();
                 state = lock(&self.state);
                 continue;
             }
@@ -155,14 +168,24 @@ impl Shared {
                 break;
             }
             state.idle += 1;
+            let patience = if tidied { IDLE_MAX } else { IDLE_TIDY };
             let (guard, waited) = self
                 .work
-                .wait_timeout(state, IDLE_MAX)
+                .wait_timeout(state, patience)
                 .unwrap_or_else(PoisonError::into_inner);
             state = guard;
             state.idle -= 1;
-            if waited.timed_out() && state.jobs.is_empty() {
-                break;
+            if !waited.timed_out() || !state.jobs.is_empty() {
+                continue;
+            }
+            match self.tidy.get().filter(|_| !tidied) {
+                None => break,
+                Some(tidy) => {
+                    tidied = true;
+                    drop(state);
+                    run(tidy, "tidying up");
+                    state = lock(&self.state);
+                }
             }
         }
         state.threads -= 1;
@@ -171,10 +194,33 @@ impl Shared {
     }
 }
 
+/// Nothing that goes wrong here may end the thread uncounted.
+fn run(work: impl FnOnce(), what: &str) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        log::error!("{what} panicked; this is a defect of tensorlease");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn a_reader_without_work_tidies_up_once_and_takes_jobs_again() {
+        let readers = Readers::new(1);
+        let (tidy, tidied) = mpsc::channel();
+        readers.when_idle(Box::new(move || tidy.send(()).unwrap()));
+        for _ in 0..2 {
+            let (done, ran) = mpsc::channel();
+            readers.submit(Box::new(move || done.send(()).unwrap()));
+            ran.recv_timeout(Duration::from_secs(5)).unwrap();
+            tidied.recv_timeout(Duration::from_secs(5)).unwrap();
+            let again = tidied.recv_timeout(IDLE_TIDY + IDLE_TIDY / 2);
+            assert_eq!(again, Err(mpsc::RecvTimeoutError::Timeout), "once is enough");
+        }
+        assert!(readers.close(Instant::now() + Duration::from_secs(5)));
+    }
 
     #[test]
     fn jobs_run_on_at_most_so_many_threads() {

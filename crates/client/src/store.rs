@@ -88,6 +88,14 @@ impl Store {
 
     fn start(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Self, OpenError> {
         let core = Arc::new(open::core(engine, options, url)?);
+        if core.returns_idle_slabs() {
+            let weak = Arc::downgrade(&core);
+            core.readers.when_idle(Box::new(move || {
+                if let Some(core) = weak.upgrade().filter(|core| !core.is_closed()) {
+                    core.give_up_empty_lent_slabs();
+                }
+            }));
+        }
         Ok(Self {
             handle: Arc::new(Handle { core }),
         })

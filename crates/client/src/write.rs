@@ -50,6 +50,8 @@ pub(crate) fn put(
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     let mut failures = Vec::new();
     let (mut tries, mut divisor) = (0, 1_u64);
+    // What lies idle in this client's own part of the engine's memory must not be what is in the way: it goes back before the second try.
+    let mut has_idle = core.lends_slabs;
     while !objects.is_empty() {
         let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor)?;
         let (mut passing, mut full, mut halve) = (Vec::new(), false, false);
@@ -57,7 +59,7 @@ pub(crate) fn put(
             let Err(fault) = result else { continue };
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
             match failure.kind {
-                kind if passes(core, kind) || (for_room && kind == FaultKind::Full) => {
+                kind if passes(core, kind) || ((for_room || has_idle) && kind == FaultKind::Full) => {
                     halve |= matches!(kind, FaultKind::NoHandle | FaultKind::Expired);
                     full |= kind == FaultKind::Full;
                     passing.push(failure);
@@ -68,6 +70,12 @@ pub(crate) fn put(
         }
         if halve {
             divisor = divisor.saturating_mul(2);
+        }
+        if full && std::mem::take(&mut has_idle) {
+            core.give_up_empty_lent_slabs();
+            core.counters.retries.add(objects.len() as u64);
+            objects.extend(later);
+            continue;
         }
         let waits = for_room && full;
         if !objects.is_empty() && core.options.retries <= tries && !waits {
