@@ -172,6 +172,8 @@ fn the_daemon_registers_each_slab_once_and_clients_nothing() {
         assert_eq!(client.read(KEY, MIB).as_ref(), Ok(&bytes));
     }
     assert_eq!(registered(), 1, "eight clients share one registration");
+    let report = clients[0].engine.report().expect("the daemon answers");
+    assert_eq!((report.register_calls, report.engine.as_str()), (1, "requiring"));
     let large: Vec<_> = std::iter::from_fn(|| extent(&clients[0].engine, 4 * MIB)).collect();
     assert!(4 <= large.len(), "{} extents", large.len());
     assert_eq!(registered(), 2, "as large as a registration may be, and no larger");

@@ -176,6 +176,7 @@ fn every_reply_comes_back() {
         engine: "engine".to_owned(),
         quarantined_bytes: 8,
         late_bytes: 7,
+        register_calls: 9,
         capacity_bytes: 1,
         held_bytes: 2,
         counts,

@@ -443,6 +443,7 @@ impl Shared {
             engine: relay.map_or("embedded", |relay| relay.claims().name).to_owned(),
             quarantined_bytes: relay.map_or(0, |relay| relay.quarantine.bytes()),
             late_bytes: relay.map_or(0, |relay| relay.quarantine.late_bytes()),
+            register_calls: relay.map_or(0, |relay| relay.engine().stats().register_calls),
             capacity_bytes: self.memory.capacity_bytes(),
             held_bytes: self.memory.held_bytes(),
             counts: self.counts(),

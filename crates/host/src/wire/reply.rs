@@ -102,6 +102,8 @@ pub struct Report {
     pub quarantined_bytes: u64,
     /// The part of `quarantined_bytes` that is kept until the daemon ends, since the engine does not know when its transfers end.
     pub late_bytes: u64,
+    /// Registrations of memory with the engine behind the daemon since it started: one for each slab, whoever uses it.
+    pub register_calls: u64,
     /// The arena's bound, bytes.
     pub capacity_bytes: u64,
     /// Bytes of whole blocks that are out: objects, extents, reservations.
@@ -444,6 +446,7 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
     put_short(out, report.engine.as_bytes());
     put_u64(out, report.quarantined_bytes);
     put_u64(out, report.late_bytes);
+    put_u64(out, report.register_calls);
     put_u64(out, report.capacity_bytes);
     put_u64(out, report.held_bytes);
     put_counts(out, report.counts);
@@ -476,6 +479,7 @@ fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
         engine: fields.text("engine")?.to_owned(),
         quarantined_bytes: fields.u64()?,
         late_bytes: fields.u64()?,
+        register_calls: fields.u64()?,
         capacity_bytes: fields.u64()?,
         held_bytes: fields.u64()?,
         counts: counts(fields)?,
