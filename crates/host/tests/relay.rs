@@ -417,7 +417,17 @@ fn lane(socket: &SocketPath, session: u64) -> RawClient {
     lane
 }
 
-/// A session with one extent of a MiB: its number, the connection, and the extent's ticket.
+fn welcomed_lane(socket: &SocketPath, session: u64) -> RawClient {
+    let mut lane = lane(socket, session);
+    let welcome = lane.answer().expect("a welcome");
+    assert!(matches!(welcome.answer, Answer::Welcome { .. }), "{welcome:?}");
+    lane
+}
+
+/// Length of the extents of clients that lie: what they hold stays theirs until this process ends.
+const LIED_BYTES: u64 = 64 << 10;
+
+/// A session with one extent: its number, the connection, and the extent's ticket.
 fn raw(socket: &SocketPath) -> (u64, RawClient, u64) {
     let mut client = RawClient::silent(socket);
     let hello = client.ask(&Request::Hello {
@@ -432,7 +442,7 @@ fn raw(socket: &SocketPath) -> (u64, RawClient, u64) {
 }
 
 fn extent_of(client: &mut RawClient) -> u64 {
-    let reply = client.ask(&Request::Extent { len: MIB as u64 });
+    let reply = client.ask(&Request::Extent { len: LIED_BYTES });
     let Answer::Extent {
         reservation: Reservation::Block { ticket, .. },
     } = reply.answer
@@ -489,59 +499,52 @@ fn whoever_lies_on_a_lane_is_disconnected_and_others_go_on() {
     let honest = Client::connect(&place.socket, MIB);
     honest.write(KEY, &[1; 1000]).expect("a write");
     let (_, _other, foreign) = raw(&place.socket);
-    let (session, mut client, ticket) = raw(&place.socket);
-    let released = given_back(&mut client);
-    let end = MIB as u64;
+    let end = LIED_BYTES;
     let one = |read| Request::Fetch { reads: vec![read] };
-    let many = vec![fetch(ticket, 0, 1); 1024];
-    let lies = [
-        ("another's extent", one(fetch(foreign + 100, 0, 10))),
-        ("an extent that was given back", one(fetch(released, 0, 10))),
-        ("bytes past the end", one(fetch(ticket, end - 9, 10))),
-        ("an offset past every end", one(fetch(ticket, u64::MAX, 10))),
-        ("a length past every end", one(fetch(ticket, 1, u64::MAX))),
-        ("no bytes", one(fetch(ticket, 0, 0))),
-        ("an object past the end", store(ticket, 1, end)),
-        ("an object out of another's extent", store(foreign + 100, 0, 10)),
-        ("an object without bytes", store(ticket, 0, 0)),
-        (
-            "more bytes than a call has",
-            Request::Fetch {
-                reads: vec![fetch(ticket, 0, end); 1024],
-            },
-        ),
-        (
-            "hello again",
-            Request::Hello {
-                version: VERSION,
-                lane_of: session,
-            },
-        ),
-        ("memory", Request::Extent { len: end }),
-        (
-            "a pin",
-            Request::Pin {
-                separate: false,
-                keys: vec![KEY],
-            },
-        ),
+    type Lie<'l> = &'l dyn Fn(u64, u64) -> Request<'static>;
+    // The session's number, and the ticket of its extent.
+    let lies: [(&str, Lie<'_>); 12] = [
+        ("another's extent", &|_, _| one(fetch(foreign + 100, 0, 10))),
+        ("bytes past the end", &|_, ticket| one(fetch(ticket, end - 9, 10))),
+        ("an offset past every end", &|_, ticket| {
+            one(fetch(ticket, u64::MAX, 10))
+        }),
+        ("a length past every end", &|_, ticket| one(fetch(ticket, 1, u64::MAX))),
+        ("no bytes", &|_, ticket| one(fetch(ticket, 0, 0))),
+        ("an object past the end", &|_, ticket| store(ticket, 1, end)),
+        ("an object out of another's extent", &|_, _| store(foreign + 100, 0, 10)),
+        ("an object without bytes", &|_, ticket| store(ticket, 0, 0)),
+        ("more bytes than a call has", &|_, ticket| Request::Fetch {
+            reads: vec![fetch(ticket, 0, end); 1024],
+        }),
+        ("hello again", &|session, _| Request::Hello {
+            version: VERSION,
+            lane_of: session,
+        }),
+        ("memory", &|_, _| Request::Extent { len: end }),
+        ("a pin", &|_, _| Request::Pin {
+            separate: false,
+            keys: vec![KEY],
+        }),
     ];
     for (what, lie) in lies {
-        let mut lane = lane(&place.socket, session);
-        assert!(matches!(
-            lane.answer().expect("a welcome").answer,
-            Answer::Welcome { .. }
-        ));
-        lane.tell(&lie);
+        let (session, mut client, ticket) = raw(&place.socket);
+        let mut lane = welcomed_lane(&place.socket, session);
+        lane.tell(&lie(session, ticket));
         assert_disconnected(what, lane);
+        assert!(client.answer().is_none(), "{what} did not end the session");
     }
-    let mut lane = lane(&place.socket, session);
-    lane.answer().expect("a welcome");
+    let (session, mut client, ticket) = raw(&place.socket);
+    let released = given_back(&mut client);
+    let mut lane = welcomed_lane(&place.socket, session);
+    let many = vec![fetch(ticket, 0, 1); 1024];
     let served = lane.ask(&Request::Fetch { reads: many });
     assert!(
         matches!(&served.answer, Answer::Results { results } if results.len() == 1024),
-        "{served:?}"
+        "{served:.200?}"
     );
+    lane.tell(&one(fetch(released, 0, 10)));
+    assert_disconnected("an extent that was given back", lane);
     assert_eq!(honest.read(KEY, 1000), Ok(vec![1; 1000]));
 }
 

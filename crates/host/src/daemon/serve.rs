@@ -124,15 +124,20 @@ impl<'s> Serving<'s> {
     }
 
     fn refuse(&mut self, why: &'static str) -> Result<(), Broken> {
-        log::warn!("client {} lied: {why}", self.session.number);
+        let client = self.lane_of.as_ref().unwrap_or(self.session);
+        log::warn!("client {} lied: {why}", client.number);
         let reply = Reply {
             slabs: Vec::new(),
             answer: Answer::Refused { why },
         };
         self.out.clear();
         reply.encode(&mut self.out);
-        send_with(self.session.socket.as_fd(), &self.out, &[])?;
-        Err(Broken::Gone)
+        let told = send_with(self.session.socket.as_fd(), &self.out, &[]);
+        if let Some(client) = &self.lane_of {
+            // Whoever lies on one of its lanes loses all of them.
+            self.shared.cut_off(client);
+        }
+        told.and(Err(Broken::Gone))
     }
 
     fn answer(&mut self, outcome: &Outcome) -> Result<(), Broken> {

@@ -33,7 +33,7 @@ impl Requiring {
                 name: "requiring",
                 registration: Registration::Required,
                 registration_bytes_max,
-                batch_bytes_max: 64 << 20,
+                batch_bytes_max: 32 << 20,
                 ..inner.capabilities().clone()
             },
             inner,
