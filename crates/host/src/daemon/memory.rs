@@ -91,23 +91,20 @@ impl ArenaMemory {
             return Err(self.full());
         }
         let wanted = [(len, align)];
-        let admission = self.pool.acquire(SlabKind::Lease, &wanted);
-        if let Some(block) = admission.blocks.into_iter().next() {
+        let acquire = || self.pool.acquire(SlabKind::Lease, &wanted);
+        if let Some(block) = acquire().blocks.pop() {
             return Ok(block);
-        }
-        if !matches!(admission.refused, Some(AcquireError::NeedsSlab { .. })) {
-            return Err(self.full());
         }
         let _growing = lock_of(&self.growing);
-        let again = || self.pool.acquire(SlabKind::Lease, &wanted).blocks.into_iter().next();
-        // Another session may have made the slab while this one waited.
-        if let Some(block) = again() {
-            return Ok(block);
+        // Another session may have made the slab while this one waited; while it is being made it takes the budget, and the arena looks full.
+        let mut admission = acquire();
+        if let Some(AcquireError::NeedsSlab { .. }) = admission.refused {
+            if let Err(message) = self.grow(len) {
+                log::warn!("the host's arena can't grow: {message}");
+            }
+            admission = acquire();
         }
-        if let Err(message) = self.grow(len) {
-            log::warn!("the host's arena can't grow: {message}");
-        }
-        again().ok_or_else(|| self.full())
+        admission.blocks.pop().ok_or_else(|| self.full())
     }
 
     /// One slab more, with room for `len` bytes. `Ok(false)`: the budget allows none.
@@ -192,6 +189,22 @@ mod tests {
         assert_eq!(small.block().len, 128);
         assert!(large.block().offset.is_multiple_of(page) && large.block().len.is_multiple_of(page));
         assert_eq!(memory.held_bytes(), small.block().len + large.block().len);
+    }
+
+    #[test]
+    fn an_arena_whose_first_slab_is_being_made_is_not_full() {
+        for _ in 0..50 {
+            let memory = ArenaMemory::new(8 << 20).unwrap();
+            let barrier = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        memory.block(100).unwrap();
+                    });
+                }
+            });
+        }
     }
 
     #[test]
