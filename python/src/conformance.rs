@@ -15,6 +15,7 @@ use tensorlease_engine::{
     conformance::{self, Factory, Rig},
     for_each_conformance_check,
 };
+use tensorlease_host::{HostEngine, SocketPath};
 
 type Check = fn(&Factory<'_>);
 
@@ -52,11 +53,22 @@ pub(crate) fn run_conformance_check(
         .map_err(PyAssertionError::new_err)
 }
 
+/// An engine of a Mooncake cluster, or of a daemon whose engine lives in Python.
+fn open(url: &str) -> Arc<dyn Engine> {
+    match url.strip_prefix("host://") {
+        None => mooncake::open(url, &Options::default()).unwrap_or_else(|error| panic!("{url}: {error}")),
+        Some(path) => {
+            let place = SocketPath::new(path).unwrap_or_else(|error| panic!("{url}: {error}"));
+            Arc::new(HostEngine::connect(&place).unwrap_or_else(|error| panic!("{url}: {error}")))
+        }
+    }
+}
+
 /// What the check says is wrong.
 fn run(check: Check, url: &str, capacity: Option<u64>, key_prefix: &str) -> Result<(), String> {
     let engines: RefCell<Vec<Arc<dyn Engine>>> = RefCell::default();
     let factory = || {
-        let engine = mooncake::open(url, &Options::default()).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let engine = open(url);
         engines.borrow_mut().push(Arc::clone(&engine));
         let rig = Rig::new(engine).with_key_prefix(format!("{key_prefix}{}/", RIGS.fetch_add(1, Ordering::Relaxed)));
         Some(match capacity {

@@ -1,17 +1,26 @@
 //! The daemon of a host, run in this process, and questions about one that runs elsewhere.
 use crate::error::{IntoPython, chained, config_error};
 use crate::logging;
+use crate::mooncake;
 use crate::patience::seconds;
 use pyo3::{prelude::*, types::PyDict};
+use std::sync::Arc;
 use std::time::Duration;
 use tensorlease::OpenError;
-use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
+use tensorlease::engine::Engine;
+use tensorlease_host::{Behind, ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
 use tensorlease_memory::limits;
 
 /// Of the memory that the machine has left, what a daemon offers where nobody says.
 const OFFERED_PART: u64 = 2;
+/// Of what a daemon offers, what it may lose to transfers that may still write.
+const QUARANTINE_PART: u64 = 2;
+/// What holds the objects where nobody says: the daemon itself.
+const OWN_STORE: &str = "embedded://";
+/// Mooncake closes within a second, unless a call on it hangs.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A daemon that runs in threads of this process, none of which needs the GIL.
+/// A daemon that runs in threads of this process. They need the GIL only for the calls of an engine that lives in Python.
 #[pyclass(frozen, module = "tensorlease._core")]
 pub struct HostDaemon {
     daemon: Daemon,
@@ -19,14 +28,16 @@ pub struct HostDaemon {
 
 #[pymethods]
 impl HostDaemon {
-    /// Takes the lock and serves the socket. None: this user's place, half of the memory that is left, no end by itself.
+    /// Takes the lock and serves the socket. None: this user's place, half of the memory that is left, no end by itself. `engine`: the URL of what
+    /// holds the objects.
     #[staticmethod]
-    #[pyo3(signature = (*, socket, max_bytes, idle_seconds))]
+    #[pyo3(signature = (*, socket, max_bytes, idle_seconds, engine))]
     fn start(
         py: Python<'_>,
         socket: Option<&str>,
         max_bytes: Option<u64>,
         idle_seconds: Option<f64>,
+        engine: &str,
     ) -> PyResult<Self> {
         let max_bytes =
             max_bytes.unwrap_or_else(|| limits::available_bytes().map_or(1 << 30, |left| left / OFFERED_PART));
@@ -35,7 +46,21 @@ impl HostDaemon {
             max_bytes,
             idle_end: idle_seconds.map(|idle| seconds(py, idle, "idle_seconds")).transpose()?,
         };
-        let started = py.detach(|| Daemon::start(options));
+        let behind = py.detach(|| engine_behind(engine)).map_err(|error| {
+            logging::drain(py);
+            error.into_python(py)
+        })?;
+        let started = py.detach(|| match behind {
+            None => Daemon::start(options),
+            Some(engine) => Daemon::start_before(
+                options,
+                Behind {
+                    engine,
+                    quarantine_bytes: max_bytes / QUARANTINE_PART,
+                    close_timeout: CLOSE_TIMEOUT,
+                },
+            ),
+        });
         logging::drain(py);
         match started {
             Ok(daemon) => Ok(Self { daemon }),
@@ -52,10 +77,15 @@ impl HostDaemon {
         Ok(ended)
     }
 
-    /// Ends it, within two seconds.
+    /// Ends it, within two seconds; with an engine behind it that hangs, within twelve.
     fn stop(&self, py: Python<'_>) {
         py.detach(|| self.daemon.stop());
         logging::drain(py);
+    }
+
+    /// Has the engine behind it closed? False after `stop`: a call on it hangs.
+    fn has_closed(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.daemon.has_closed())
     }
 
     /// Where it listens.
@@ -63,6 +93,30 @@ impl HostDaemon {
     fn socket(&self) -> String {
         self.daemon.socket().as_path().display().to_string()
     }
+}
+
+/// None: the daemon holds the objects itself.
+fn engine_behind(url: &str) -> Result<Option<Arc<dyn Engine>>, OpenError> {
+    let refused = |message: String| Err(OpenError::Config { message });
+    if url == OWN_STORE {
+        return Ok(None);
+    }
+    if mooncake::is_named_by(url) {
+        return mooncake::open_behind_a_daemon(url).map(Some);
+    }
+    if url.starts_with(OWN_STORE) {
+        return refused(format!(
+            "engine={url:?}: a daemon's own store takes no options, max_bytes bounds it; write {OWN_STORE}"
+        ));
+    }
+    if url.starts_with("host:") {
+        return refused(format!(
+            "engine={url:?} is a daemon; what stands behind one is {OWN_STORE} or mooncake://HOST:PORT"
+        ));
+    }
+    refused(format!(
+        "engine={url:?} is unknown; allowed are {OWN_STORE} and mooncake://HOST:PORT"
+    ))
 }
 
 /// The path of a daemon's socket; None: of this user's.
@@ -97,6 +151,10 @@ pub(crate) fn host_report<'py>(py: Python<'py>, socket: &str) -> PyResult<Bound<
     let report = asked.map_err(|message| unavailable(message).into_python(py))?;
     let numbers = PyDict::new(py);
     numbers.set_item("pid", report.pid)?;
+    numbers.set_item("engine", &report.engine)?;
+    numbers.set_item("quarantined_bytes", report.quarantined_bytes)?;
+    numbers.set_item("late_bytes", report.late_bytes)?;
+    numbers.set_item("register_calls", report.register_calls)?;
     numbers.set_item("age_seconds", Duration::from_millis(report.age_ms).as_secs_f64())?;
     numbers.set_item("capacity_bytes", report.capacity_bytes)?;
     numbers.set_item("held_bytes", report.held_bytes)?;
@@ -112,7 +170,8 @@ pub(crate) fn host_report<'py>(py: Python<'py>, socket: &str) -> PyResult<Bound<
         client.set_item("arena_bytes", row.extent_bytes)?;
         client.set_item("pinned_bytes", row.pinned_bytes)?;
         client.set_item("pinned_objects", row.pinned_objects)?;
-        client.set_item("in_flight_bytes", row.reserved_bytes)?;
+        client.set_item("in_flight_bytes", row.reserved_bytes + row.transfer_bytes)?;
+        client.set_item("late_bytes", row.late_bytes)?;
         client.set_item("read_objects", row.read_objects)?;
         client.set_item("read_bytes", row.read_bytes)?;
         client.set_item("written_objects", row.written_objects)?;

@@ -28,6 +28,16 @@ pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<dyn Engine>, Open
     open_with_client(url, options).map(|(engine, _)| engine)
 }
 
+/// The same for the daemon of a host, which stages nothing: clients lease from its arena, and the engine writes there.
+pub(crate) fn open_behind_a_daemon(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+    if Settings::from_url(StoreUrl::parse(url)?)?.store_pool.is_some() {
+        let message =
+            "pool=store does not go with a daemon, whose own arena is the pool; leave pool, share and force out";
+        return Err(settings::config(message.to_owned()));
+    }
+    open(url, &Options::default())
+}
+
 /// An engine, and a weak reference to Mooncake's client object.
 pub(crate) type Opened = (Arc<dyn Engine>, Option<Py<PyWeakrefReference>>);
 

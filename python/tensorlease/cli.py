@@ -106,6 +106,12 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--max-bytes", type=size, metavar="SIZE", help="bound of all its memory (default: half of what is left here)"
     )
     serve.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    serve.add_argument(
+        "--engine",
+        default="embedded://",
+        metavar="URL",
+        help="what holds the objects: embedded:// (the daemon itself, the default) or mooncake://HOST:PORT?OPTIONS",
+    )
     serve.add_argument("--keep", action="store_true", help="stay, also without any client and object")
     serve.set_defaults(run=_run_serve)
 
@@ -150,7 +156,7 @@ def _run_doctor(options: argparse.Namespace) -> int:
 def _run_serve(options: argparse.Namespace) -> int:
     from tensorlease import host
 
-    host.serve(socket=options.socket, max_bytes=options.max_bytes, keep=options.keep)
+    host.serve(socket=options.socket, max_bytes=options.max_bytes, keep=options.keep, engine=options.engine)
     return 0
 
 

@@ -27,6 +27,10 @@ START_SECONDS = 30.0
 #: Pause between two looks whether it does: of who starts it, and of those who only wait, who may be many.
 START_PAUSE = 0.01
 TURN_PAUSE = 0.05
+#: What holds the objects where nobody says: the daemon itself.
+OWN_STORE = "embedded://"
+#: Exit status of a daemon whose engine did not close.
+EXIT_HANGS = 1
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
 
@@ -124,23 +128,30 @@ def _tail(log: Path) -> str:
     return "(it can't be read)"
 
 
-def serve(*, socket: str | None, max_bytes: int | None, keep: bool) -> None:
+def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str = OWN_STORE) -> None:
     """Runs a daemon in this process until it is told to end (SIGTERM, Ctrl-C), or nobody needs it and `keep` is False.
 
     :param socket: where it listens; None: this user's place
     :param max_bytes: bound of all memory that it hands out; None: half of what the machine has left
-    :raises ConfigError: the socket or the size can't be had; the message says why
-    :raises EngineUnavailable: one runs there already
+    :param engine: URL of what holds the objects. With another than the daemon's own store it stays until it is told to end: it can't know whether
+        others need the objects that it has a part in
+    :raises ConfigError: the socket or the size can't be had, or the engine is none for a daemon; the message says why
+    :raises EngineUnavailable: one runs there already, or the engine does not answer
     """
     _raise_limits()
+    idle = None if keep or engine != OWN_STORE else IDLE_SECONDS
     with _told_to_end() as told:
-        daemon = HostDaemon.start(socket=socket, max_bytes=max_bytes, idle_seconds=None if keep else IDLE_SECONDS)
+        daemon = HostDaemon.start(socket=socket, max_bytes=max_bytes, idle_seconds=idle, engine=engine)
         print(f"tensorlease: serving {HOST_URL}{daemon.socket}", flush=True)
         try:
             while not told and not daemon.wait(SIGNAL_SECONDS):
                 pass
         finally:
             daemon.stop()
+    if not daemon.has_closed():
+        print("tensorlease: the daemon has ended, and a call on its engine hangs", flush=True)
+        # No call on an engine can be interrupted; Python would wait here for one that needs it.
+        os._exit(EXIT_HANGS)
     print("tensorlease: the daemon has ended", flush=True)
 
 
@@ -179,17 +190,23 @@ def report(socket: str | None) -> dict[str, Any]:
 
 def report_text(report: dict[str, Any]) -> str:
     """A report as people read it."""
+    if report["engine"] == "embedded":
+        objects = f"{report['objects']} objects of {_mib(report['object_bytes'])}"
+    else:
+        objects = f"objects in {report['engine']}, which knows this memory by {report['register_calls']} registrations"
     lines = [
         f"daemon {report['pid']}, for {report['age_seconds']:.0f} s: "
-        f"{_mib(report['held_bytes'])} of {_mib(report['capacity_bytes'])} held, "
-        f"{report['objects']} objects of {_mib(report['object_bytes'])}",
-        f"{'process':>9} {'since':>8} {'arena':>12} {'pinned':>12} {'in flight':>12} {'read':>14} {'written':>14}  state",
+        f"{_mib(report['held_bytes'])} of {_mib(report['capacity_bytes'])} held, {objects}",
+        f"{'process':>9} {'since':>8} {'arena':>12} {'pinned':>12} {'in flight':>12} {'quarantined':>12} {'read':>14} {'written':>14}  state",
     ]
+    if report["quarantined_bytes"]:
+        quarantined, late = _mib(report["quarantined_bytes"]), _mib(report["late_bytes"])
+        lines.insert(1, f"quarantined: {quarantined} of clients that are gone, {late} of it until the daemon ends")
     for client in report["clients"]:
         age = max(client["age_seconds"], 0.001)
         lines.append(
             f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {_mib(client['arena_bytes']):>12} "
-            f"{_mib(client['pinned_bytes']):>12} {_mib(client['in_flight_bytes']):>12} "
+            f"{_mib(client['pinned_bytes']):>12} {_mib(client['in_flight_bytes']):>12} {_mib(client['late_bytes']):>12} "
             f"{_mib(client['read_bytes'] / age) + '/s':>14} {_mib(client['written_bytes'] / age) + '/s':>14}  "
             + ("cut off, waits for the end of its process" if client["cut_off"] else "connected")
         )

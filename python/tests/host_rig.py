@@ -63,8 +63,12 @@ def served(socket: Path, *arguments: str) -> Iterator[Served]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:
-        line = process.stdout.readline()
-        assert line.startswith("tensorlease: serving host://"), line + process.stdout.read()
+        said = ""
+        # An engine behind it may have a lot to say first.
+        while "tensorlease: serving host://" not in said:
+            line = process.stdout.readline()
+            assert line, f"the daemon ended: {said}"
+            said += line
         yield Served(process, str(socket))
     finally:
         process.kill()

@@ -1,8 +1,12 @@
 //! The client's side: an engine like any other, whose bytes lie in the daemon's memory.
 //!
-//! What crosses the socket is where objects lie; the bytes are copied by the client's own threads, between the daemon's memory and the client's.
+//! What crosses the socket is where objects lie; the bytes are copied by the client's own threads, between the daemon's memory and the client's. Where
+//! an engine holds the objects, behind the daemon, it moves them in and out of memory that the daemon lent to the client.
 mod extents;
+mod lanes;
 mod read;
+mod registered;
+mod relay;
 mod returns;
 mod session;
 mod shown;
@@ -15,6 +19,9 @@ pub use session::{ConnectError, HostReport};
 use crate::place::SocketPath;
 use crate::wire::{Answer, KEY_BYTES_MAX, LIST_MAX, Request};
 use extents::Extents;
+use lanes::Lanes;
+use registered::Registered;
+use relay::Relay;
 use session::Session;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -33,7 +40,7 @@ const BATCH_BYTES_MAX: u64 = 1 << 30;
 const READERS_WORTH: usize = 4;
 /// Key bytes of one message.
 const MESSAGE_KEY_BYTES_MAX: usize = 1 << 20;
-/// A close waits so long for running calls before it takes the socket from them.
+/// A close waits so long for running calls before it takes the lanes from them, and twice as long before it takes the socket.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Objects in the arena of this host's daemon, shared with all its clients.
@@ -44,6 +51,8 @@ pub struct HostEngine {
     closing: AtomicBool,
     /// Beside the lock, so that a close can end calls that wait for a silent daemon.
     session: Arc<Session>,
+    /// Where the objects lie behind an engine of the daemon's.
+    relay: Option<Relay>,
     counters: Counters,
 }
 
@@ -67,31 +76,28 @@ impl HostEngine {
     /// # Errors
     /// [`ConnectError`]: there is none, or it is not this user's, or speaks another protocol.
     pub fn connect(socket: &SocketPath) -> Result<Self, ConnectError> {
-        let session = Arc::new(Session::connect(socket)?);
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let (session, engine) = Session::connect(socket)?;
+        let session = Arc::new(session);
+        let (relay, capabilities) = match engine {
+            Some(engine) => (
+                Some(Relay {
+                    lanes: Lanes::default(),
+                    registered: Registered::default(),
+                    name: engine.name,
+                }),
+                engine.capabilities,
+            ),
+            None => (None, own_store()),
+        };
         Ok(Self {
-            capabilities: Capabilities {
-                name: "host",
-                registration: Registration::Free,
-                registration_bytes_max: u64::MAX,
-                batch_keys_max: LIST_MAX,
-                batch_bytes_max: BATCH_BYTES_MAX,
-                readers_worth: cores.min(READERS_WORTH),
-                large_call_bytes_min: 0,
-                ranges: true,
-                atomic_replace: true,
-                evicts: false,
-                others_make_room: true,
-                describes: true,
-                late_writes: false,
-                prompt: false,
-            },
+            capabilities,
             open: RwLock::new(Some(Open {
                 session: Arc::clone(&session),
                 window: Mutex::default(),
             })),
             closing: AtomicBool::new(false),
             session,
+            relay,
             counters: Counters::default(),
         })
     }
@@ -147,12 +153,40 @@ impl HostEngine {
         self.for_keys(keys.len(), |open| {
             in_messages(keys, |range| {
                 let keys = &keys[range];
+                if let Some(relay) = &self.relay {
+                    let numbers = relay.numbers(&open.session, keys.len(), &request(keys.to_vec()))?;
+                    return Ok(numbers
+                        .into_iter()
+                        .map(|number| number.map(|number| 0 < number))
+                        .collect());
+                }
                 open.session.ask(&request(keys.to_vec()), |answer, _| match answer {
                     Answer::Flags { flags } if flags.len() == keys.len() => Ok(flags.into_iter().map(Ok).collect()),
                     other => Err(unexpected(&other)),
                 })
             })
         })
+    }
+}
+
+/// What a client claims whose daemon has the objects itself.
+fn own_store() -> Capabilities {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Capabilities {
+        name: "host",
+        registration: Registration::Free,
+        registration_bytes_max: u64::MAX,
+        batch_keys_max: LIST_MAX,
+        batch_bytes_max: BATCH_BYTES_MAX,
+        readers_worth: cores.min(READERS_WORTH),
+        large_call_bytes_min: 0,
+        ranges: true,
+        atomic_replace: true,
+        evicts: false,
+        others_make_room: true,
+        describes: true,
+        late_writes: false,
+        prompt: false,
     }
 }
 
@@ -201,6 +235,11 @@ impl Engine for HostEngine {
         if self.enter().is_none() {
             return Err(RegisterError::Closed);
         }
+        if let Some(relay) = &self.relay {
+            return relay
+                .registered
+                .register(region, self.capabilities.registration_bytes_max);
+        }
         self.counters.registered_bytes.fetch_add(region.len as u64, Relaxed);
         Ok(())
     }
@@ -210,6 +249,9 @@ impl Engine for HostEngine {
         if self.enter().is_none() {
             return Err(RegisterError::Closed);
         }
+        if let Some(relay) = &self.relay {
+            return relay.registered.unregister(region);
+        }
         let less = |now: u64| Some(now.saturating_sub(region.len as u64));
         let _always_some = self.counters.registered_bytes.fetch_update(Relaxed, Relaxed, less);
         Ok(())
@@ -217,12 +259,18 @@ impl Engine for HostEngine {
 
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         self.counters.read_calls.fetch_add(1, Relaxed);
-        self.for_keys(reads.len(), |open| read::batch(&open.session, reads))
+        self.for_keys(reads.len(), |open| match &self.relay {
+            Some(relay) => relay.read(&open.session, reads),
+            None => read::batch(&open.session, reads),
+        })
     }
 
     fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
         self.counters.write_calls.fetch_add(1, Relaxed);
-        self.for_keys(writes.len(), |open| write::batch(&open.session, &open.window, writes))
+        self.for_keys(writes.len(), |open| match &self.relay {
+            Some(relay) => relay.write(&open.session, writes),
+            None => write::batch(&open.session, &open.window, writes),
+        })
     }
 
     fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
@@ -233,12 +281,15 @@ impl Engine for HostEngine {
         if KEY_BYTES_MAX < prefix.len() {
             return Ok(0);
         }
+        let request = Request::RemovePrefix { prefix };
         self.with(|open| {
-            open.session
-                .ask(&Request::RemovePrefix { prefix }, |answer, _| match answer {
-                    Answer::Removed { count } => Ok(count),
-                    other => Err(unexpected(&other)),
-                })
+            if let Some(relay) = &self.relay {
+                return relay.numbers(&open.session, 1, &request)?.remove(0);
+            }
+            open.session.ask(&request, |answer, _| match answer {
+                Answer::Removed { count } => Ok(count),
+                other => Err(unexpected(&other)),
+            })
         })
     }
 
@@ -250,6 +301,9 @@ impl Engine for HostEngine {
         self.for_keys(keys.len(), |open| {
             in_messages(keys, |range| {
                 let keys = &keys[range];
+                if let Some(relay) = &self.relay {
+                    return relay.describe(&open.session, keys);
+                }
                 let request = Request::Describe { keys: keys.to_vec() };
                 open.session.ask(&request, |answer, _| match answer {
                     Answer::Described { objects } if objects.len() == keys.len() => {
@@ -274,10 +328,10 @@ impl Engine for HostEngine {
             })
         });
         let counts = counts.unwrap_or_default();
-        let registered = if self.closing.load(Relaxed) {
-            0
-        } else {
-            self.counters.registered_bytes.load(Relaxed)
+        let registered = match &self.relay {
+            _ if self.closing.load(Relaxed) => 0,
+            Some(relay) => relay.registered.bytes(),
+            None => self.counters.registered_bytes.load(Relaxed),
         };
         EngineStats {
             register_calls: self.counters.register_calls.load(Relaxed),
@@ -290,17 +344,21 @@ impl Engine for HostEngine {
         }
     }
 
-    /// Every read copies from memory that is shared, which is this engine's transport.
+    /// Every read copies from memory that is shared, which is this engine's transport; or the daemon's engine writes there.
     fn remark(&self) -> Option<String> {
+        let behind = match &self.relay {
+            Some(relay) => format!("which the {} engine behind it reads into, ", relay.name),
+            None => String::new(),
+        };
         Some(format!(
-            "memory of the daemon at {} (up to {} bytes for all its clients)",
+            "memory of the daemon at {} ({behind}up to {} bytes for all its clients)",
             self.session.socket_path().display(),
             self.session.capacity_bytes()
         ))
     }
 
     fn views(&self) -> Option<&dyn Views> {
-        Some(self)
+        self.relay.is_none().then_some(self)
     }
 
     fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
@@ -316,17 +374,27 @@ impl Engine for HostEngine {
         }
         let started = Instant::now();
         let taken = loop {
+            let waited = started.elapsed();
             match self.open.try_write() {
                 Ok(mut open) => break open.take(),
                 Err(TryLockError::Poisoned(open)) => break open.into_inner().take(),
-                Err(TryLockError::WouldBlock) if CLOSE_PATIENCE < started.elapsed() => {
+                Err(TryLockError::WouldBlock) if 2 * CLOSE_PATIENCE < waited => {
                     // Whoever still waits for the daemon waits in vain. Copies that run end by themselves.
                     self.session.break_off();
                     break self.open.write().unwrap_or_else(PoisonError::into_inner).take();
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+                Err(TryLockError::WouldBlock) => {
+                    if let Some(relay) = self.relay.as_ref().filter(|_| CLOSE_PATIENCE < waited) {
+                        // Transfers end in the daemon's own time, which keeps their memory; what else it holds for this client goes back.
+                        relay.lanes.close();
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
         };
+        if let Some(relay) = &self.relay {
+            relay.lanes.close();
+        }
         if let Some(open) = taken {
             open.session.leave();
         }

@@ -1,14 +1,19 @@
 //! The daemon: owns the memory and the index of the objects, and knows what each client holds.
+mod extent;
 mod holdings;
 mod listener;
 mod memory;
 mod reaper;
+mod relay;
 mod serve;
 mod session;
+
+pub use relay::Behind;
 
 use crate::place::{PlaceError, SocketPath};
 use memory::ArenaMemory;
 use reaper::Reaper;
+use relay::Relay;
 use rustix::event::{EventfdFlags, eventfd};
 use session::Session;
 use std::collections::HashMap;
@@ -86,7 +91,10 @@ impl Indexed for Object {
 struct Shared {
     options: DaemonOptions,
     memory: ArenaMemory,
+    /// Objects of the daemon's own.
     index: ObjectIndex<Object>,
+    /// Or the engine behind it that has them.
+    relay: Option<Arc<Relay>>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     sessions_made: AtomicU64,
     versions: AtomicU64,
@@ -113,16 +121,39 @@ impl Daemon {
     /// # Errors
     /// [`StartError`].
     pub fn start(options: DaemonOptions) -> Result<Self, StartError> {
+        Self::start_with(options, None)
+    }
+
+    /// The same, with an engine that has the objects and moves them in and out of the daemon's memory, which is registered with it. The engine is
+    /// closed when the daemon stops, and when it does not start.
+    ///
+    /// # Errors
+    /// [`StartError`]; `Memory` also where the engine refuses to register it.
+    pub fn start_before(options: DaemonOptions, behind: Behind) -> Result<Self, StartError> {
+        let engine = Arc::clone(&behind.engine);
+        Self::start_with(options, Some(behind)).inspect_err(|_| {
+            if let Err(error) = engine.close() {
+                log::warn!("the {} engine did not close: {error}", engine.capabilities().name);
+            }
+        })
+    }
+
+    fn start_with(options: DaemonOptions, behind: Option<Behind>) -> Result<Self, StartError> {
         options.socket.make_folder()?;
         let Some(lock) = options.socket.try_lock()? else {
             return Err(StartError::Running { socket: options.socket });
         };
-        let memory = ArenaMemory::new(options.max_bytes)?;
+        let memory = match &behind {
+            Some(behind) => ArenaMemory::registered(options.max_bytes, &behind.engine)?,
+            None => ArenaMemory::new(options.max_bytes)?,
+        };
+        let relay = behind.map(|behind| Arc::new(Relay::new(behind, memory.longest_block_bytes())));
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("make an event"));
         let listener = listener::bind(&options.socket)?;
         let shared = Arc::new(Shared {
             memory,
             index: ObjectIndex::default(),
+            relay,
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
             versions: AtomicU64::new(1),
@@ -178,6 +209,19 @@ impl Daemon {
         }
     }
 
+    /// Has the engine behind it closed? False also where it did not in time: a call on it hangs, and may still write memory of this process.
+    /// Without an engine there is nothing to close.
+    pub fn has_closed(&self) -> bool {
+        let relay = self.shared.relay.as_ref();
+        relay.is_none_or(|relay| relay.has_closed(Duration::ZERO))
+    }
+
+    /// Extents of clients that are gone, bytes, which a transfer still holds.
+    pub fn quarantined_bytes(&self) -> u64 {
+        let relay = self.shared.relay.as_ref();
+        relay.map_or(0, |relay| relay.quarantine.bytes())
+    }
+
     /// Sessions there are, those that only wait for the end of their process included.
     pub fn sessions(&self) -> usize {
         lock_of(&self.shared.sessions).len()
@@ -216,6 +260,14 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Objects that would end with the daemon.
+    fn has_objects(&self) -> bool {
+        match &self.relay {
+            Some(relay) => 0 < relay.engine().stats().objects,
+            None => 0 < self.index.objects(),
+        }
+    }
+
     fn next_version(&self) -> u64 {
         self.versions.fetch_add(1, Ordering::Relaxed)
     }
@@ -241,6 +293,8 @@ fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
 
 /// A session's thread holds a few buffers on its heap and little on its stack.
 const STACK_BYTES: usize = 256 << 10;
+/// One that calls an engine, whose code may need more.
+const ENGINE_STACK_BYTES: usize = 4 << 20;
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
     std::thread::Builder::new()

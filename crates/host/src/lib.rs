@@ -12,5 +12,5 @@ mod socket;
 pub mod wire;
 
 pub use client::{ConnectError, HostEngine, HostReport};
-pub use daemon::{Daemon, DaemonOptions, StartError};
+pub use daemon::{Behind, Daemon, DaemonOptions, StartError};
 pub use place::{PlaceError, SocketPath};

@@ -86,6 +86,17 @@ impl FrameReader {
         Ok(&self.buffer[body])
     }
 
+    /// The same for an answer that may take long: the socket's bound only says how often the wait begins again. It ends with the connection.
+    pub(crate) fn next_however_long(&mut self, socket: BorrowedFd<'_>) -> Result<&[u8], Broken> {
+        let body = loop {
+            match self.wait(socket) {
+                Err(Broken::Silent) => {}
+                body => break body?,
+            }
+        };
+        Ok(&self.buffer[body])
+    }
+
     /// Where in the buffer the next body lies.
     fn wait(&mut self, socket: BorrowedFd<'_>) -> Result<Range<usize>, Broken> {
         let body = loop {

@@ -4,15 +4,17 @@
 //! checked against the bytes that are left before anything is allocated for it, so that a body of n bytes never makes more than a small multiple of
 //! n. What does not decode to the last byte is refused. No address ever crosses: memory is named by [`Position`].
 mod field;
+mod relay;
 mod reply;
 mod request;
 
 pub use field::WireError;
+pub use relay::{Claims, FAILURE_BYTES_MAX, Failure, Fetch, Known, Span, Store};
 pub use reply::{Answer, ClientRow, Described, NewSlab, Pinned, Reply, Report, Reservation, StoreCounts};
 pub use request::{Commit, Request};
 
 /// Version of the protocol; both sides must speak the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// First field of the first message: what speaks here is no other protocol that found the socket.
 pub const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.

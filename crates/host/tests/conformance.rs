@@ -1,84 +1,14 @@
 //! The suite over the engine of a host's clients, whose daemon runs in threads of this process, and in another process.
 mod support;
+#[path = "support/with_daemon.rs"]
+mod with_daemon;
 
 use std::sync::Arc;
-use support::{CAPACITY_BYTES, Place, Process, ROLE, SOCKET, ready_until_killed};
+use support::{CAPACITY_BYTES, ROLE, SOCKET, ready_until_killed};
 use tensorlease_engine::conformance::Rig;
-use tensorlease_engine::{Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError};
-use tensorlease_engine::{Tag, WriteOp, conformance_tests};
-use tensorlease_host::{Daemon, DaemonOptions, HostEngine, SocketPath};
-use tensorlease_memory::{Region, SlabSource};
-
-/// A client with a daemon of its own, which ends with it: the engine first.
-struct WithDaemon {
-    engine: HostEngine,
-    _thread: Option<Daemon>,
-    _process: Option<Process>,
-    _place: Place,
-}
-
-impl WithDaemon {
-    fn in_a_thread() -> Self {
-        let place = Place::new();
-        let daemon = place.daemon();
-        Self {
-            engine: place.client(),
-            _thread: Some(daemon),
-            _process: None,
-            _place: place,
-        }
-    }
-
-    fn in_a_process() -> Self {
-        let place = Place::new();
-        let process = place.process("daemon");
-        Self {
-            engine: place.client(),
-            _thread: None,
-            _process: Some(process),
-            _place: place,
-        }
-    }
-}
-
-impl Engine for WithDaemon {
-    fn capabilities(&self) -> &Capabilities {
-        self.engine.capabilities()
-    }
-    fn register(&self, region: Region) -> Result<(), RegisterError> {
-        self.engine.register(region)
-    }
-    fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        self.engine.unregister(region)
-    }
-    fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
-        self.engine.read_batch(reads)
-    }
-    fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
-        self.engine.write_batch(writes)
-    }
-    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.engine.remove_batch(keys)
-    }
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        self.engine.remove_prefix(prefix)
-    }
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.engine.contains_batch(keys)
-    }
-    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.engine.describe_batch(keys)
-    }
-    fn stats(&self) -> EngineStats {
-        self.engine.stats()
-    }
-    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
-        self.engine.slabs()
-    }
-    fn close(&self) -> Result<(), CloseError> {
-        self.engine.close()
-    }
-}
+use tensorlease_engine::{Engine, ReadOp, Tag, WriteOp, conformance_tests};
+use tensorlease_host::{Daemon, DaemonOptions, SocketPath};
+use with_daemon::WithDaemon;
 
 fn daemon_in_a_thread() -> Option<Rig> {
     Some(Rig::new(Arc::new(WithDaemon::in_a_thread())).with_capacity(CAPACITY_BYTES))

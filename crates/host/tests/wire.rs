@@ -1,9 +1,11 @@
 //! Messages survive the way to bytes and back, and bytes that are none are refused.
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tensorlease_engine::FaultKind;
 use tensorlease_host::wire::{
-    Answer, ClientRow, Commit, Described, FRAME_BYTES_MAX, LENGTH_BYTES, LIST_MAX, NewSlab, Pinned, Position, Reply,
-    Report, Request, Reservation, StoreCounts, VERSION, WireError, body_len,
+    Answer, Claims, ClientRow, Commit, Described, FRAME_BYTES_MAX, Failure, Fetch, Known, LENGTH_BYTES, LIST_MAX,
+    NewSlab, Pinned, Position, Reply, Report, Request, Reservation, Span, Store, StoreCounts, VERSION, WireError,
+    body_len,
 };
 
 fn body(frame: &[u8]) -> &[u8] {
@@ -47,11 +49,57 @@ const POSITION: Position = Position {
     generation: 9,
 };
 
+const SPAN: Span = Span {
+    ticket: 1,
+    offset: 2,
+    len: u64::MAX,
+};
+
+const CLAIMS: Claims<'static> = Claims {
+    name: "mooncake",
+    registration_bytes_max: 1,
+    batch_keys_max: 2,
+    batch_bytes_max: 3,
+    readers_worth: 4,
+    large_call_bytes_min: 5,
+    ranges: true,
+    atomic_replace: false,
+    evicts: true,
+    others_make_room: false,
+    describes: true,
+};
+
+fn fetch(tag: Option<&[u8]>) -> Fetch<'_> {
+    Fetch {
+        key: "schlüssel",
+        object_len: 10,
+        offset: 3,
+        to: SPAN,
+        tag,
+        by_transport: true,
+    }
+}
+
+fn failed<T>(kind: FaultKind, code: i32, message: &str) -> Result<T, Failure<'_>> {
+    Err(Failure { kind, code, message })
+}
+
+fn known(tag: Option<&[u8]>) -> Result<Option<Known<'_>>, Failure<'_>> {
+    Ok(Some(Known {
+        len: 1,
+        version: 2,
+        tag,
+    }))
+}
+
 #[test]
 fn every_request_comes_back() {
     let keys = || vec!["", "a", "schlüssel\0"];
     for request in [
-        Request::Hello { version: VERSION },
+        Request::Hello {
+            version: VERSION,
+            lane_of: 7,
+        },
         Request::Pin {
             separate: true,
             keys: keys(),
@@ -78,6 +126,23 @@ fn every_request_comes_back() {
         Request::Counts,
         Request::Report,
         Request::Leave,
+        Request::Fetch {
+            reads: vec![fetch(None), fetch(Some(b"")), fetch(Some(b"f32 3"))],
+        },
+        Request::Store {
+            writes: vec![
+                Store {
+                    key: "a",
+                    from: vec![SPAN, SPAN],
+                    tag: b"tag",
+                },
+                Store {
+                    key: "",
+                    from: Vec::new(),
+                    tag: b"",
+                },
+            ],
+        },
     ] {
         there_and_back(&request);
     }
@@ -108,6 +173,10 @@ fn every_reply_comes_back() {
         position: POSITION,
     };
     let report = Report {
+        engine: "engine".to_owned(),
+        quarantined_bytes: 8,
+        late_bytes: 7,
+        register_calls: 9,
         capacity_bytes: 1,
         held_bytes: 2,
         counts,
@@ -117,12 +186,13 @@ fn every_reply_comes_back() {
             session: 1,
             pid: 2,
             quarantined: true,
+            transfer_bytes: 5,
+            late_bytes: 4,
             written_bytes: 3,
             ..ClientRow::default()
         }],
     };
     for answer in [
-        Answer::Welcome { capacity_bytes: 1 },
         Answer::Pinned {
             ticket: 1,
             objects: vec![None, pinned(b"a"), None, pinned(b"a"), pinned(b"b"), pinned(b"")],
@@ -144,6 +214,61 @@ fn every_reply_comes_back() {
     ] {
         let slabs = vec![NewSlab { slab: 1, len: 4096 }];
         and_back(&Reply { slabs, answer });
+    }
+}
+
+#[test]
+fn what_an_engine_behind_the_daemon_says_comes_back() {
+    for answer in [
+        Answer::Welcome {
+            capacity_bytes: 1,
+            session: 2,
+            engine: None,
+        },
+        Answer::Welcome {
+            capacity_bytes: 1,
+            session: 2,
+            engine: Some(CLAIMS),
+        },
+        Answer::Results {
+            results: vec![Ok(7), failed(FaultKind::NotFound, -704, "there is none"), Ok(u64::MAX)],
+        },
+        Answer::Known {
+            objects: vec![
+                known(None),
+                Ok(None),
+                failed(FaultKind::MayStillWrite, i32::MIN, ""),
+                known(Some(b"tag")),
+            ],
+        },
+    ] {
+        and_back(&Reply {
+            slabs: Vec::new(),
+            answer,
+        });
+    }
+}
+
+#[test]
+fn every_kind_of_fault_comes_back_as_itself() {
+    for kind in [
+        FaultKind::NotFound,
+        FaultKind::Mismatch,
+        FaultKind::NoHandle,
+        FaultKind::NoLoan,
+        FaultKind::Expired,
+        FaultKind::Full,
+        FaultKind::Transient,
+        FaultKind::MayStillWrite,
+        FaultKind::Unregistered,
+        FaultKind::Unavailable,
+        FaultKind::Refused,
+    ] {
+        let results = vec![failed(kind, -1, "so")];
+        and_back(&Reply {
+            slabs: Vec::new(),
+            answer: Answer::Results { results },
+        });
     }
 }
 
@@ -187,7 +312,7 @@ fn a_count_that_the_bytes_can_not_hold_allocates_nothing() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..16) {
+    fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..18) {
         let mut bytes = bytes;
         if let Some(first) = bytes.first_mut() {
             *first = kind;
@@ -202,6 +327,17 @@ proptest! {
             reply.encode(&mut frame);
             prop_assert_eq!(Reply::decode(body(&frame)), Ok(reply));
         }
+    }
+
+    #[test]
+    fn any_transfers_come_back(keys in vec(".{0,9}", 0..12), numbers in any::<[u64; 5]>(), tagged in any::<bool>()) {
+        let [ticket, offset, len, object_len, from] = numbers;
+        let to = Span { ticket, offset, len };
+        let tag = tagged.then_some(b"f32 3".as_slice());
+        let read = |key| Fetch { key, object_len, offset: from, to, tag, by_transport: tagged };
+        there_and_back(&Request::Fetch { reads: keys.iter().map(|key| read(key.as_str())).collect() });
+        let write = |(at, key)| Store { key, from: vec![to; at % 4], tag: b"f32 3" };
+        there_and_back(&Request::Store { writes: keys.iter().map(String::as_str).enumerate().map(write).collect() });
     }
 
     #[test]

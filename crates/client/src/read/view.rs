@@ -26,7 +26,9 @@ pub(crate) fn views(
 ) -> Result<Vec<ValueView>, ReadError> {
     if core.engine.views().is_none() {
         let name = core.capabilities.name;
-        let message = format!("the {name} engine shows no values in place; read them without view, or open host://");
+        let message = format!(
+            "the {name} engine shows no values in place here; read them without view, or open host:// with a daemon that has no engine behind it"
+        );
         return Err(CallError::Invalid { message }.into());
     }
     let keys = wanted

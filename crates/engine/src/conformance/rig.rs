@@ -2,7 +2,9 @@
 use crate::{Engine, Fault, ReadOp, Registration, Tag, WriteOp};
 use std::ops::Range;
 use std::sync::Arc;
-use tensorlease_memory::{CopyMode, Mapping, MappingKind, Region, Source, Target, copy};
+use tensorlease_memory::{
+    CopyMode, Mapping, MappingKind, Region, SlabMemory, SlabSource, Source, Target, copy, limits::page_bytes,
+};
 
 /// One fresh engine and what a check needs to use it.
 pub struct Rig {
@@ -53,17 +55,23 @@ impl Rig {
         format!("{}{name}", self.key_prefix)
     }
 
-    /// At least `len` bytes, registered with the engine where it wants that.
+    /// At least `len` bytes, registered with the engine where it wants that: of its own slabs where it makes any, as a client's are.
     ///
     /// # Panics
     /// Where the memory can't be had or registered.
     pub fn memory(&self, len: usize) -> RigMemory {
-        let mut memory = RigMemory::unregistered(len);
-        memory.written_late = self.engine.capabilities().late_writes;
+        let late = self.engine.capabilities().late_writes;
         if self.engine.capabilities().registration == Registration::Free {
+            let mut memory = RigMemory::unregistered(len);
+            memory.written_late = late;
             return memory;
         }
-        let region = memory.mapping.region();
+        let mut memory = match self.engine.slabs() {
+            Some(slabs) => RigMemory::lent(&*slabs, len),
+            None => RigMemory::unregistered(len),
+        };
+        memory.written_late = late;
+        let region = memory.region();
         if let Err(error) = self.engine.register(region) {
             panic!(
                 "{} bytes for a check can't be registered: {error} ({:?})",
@@ -140,7 +148,7 @@ impl Rig {
 
 /// Memory of a check. Dropping it ends its registration.
 pub struct RigMemory {
-    mapping: Arc<Mapping>,
+    slab: SlabMemory,
     /// A transfer of a check that failed may still write it.
     written_late: bool,
     registered_with: Option<Arc<dyn Engine>>,
@@ -150,9 +158,19 @@ impl RigMemory {
     /// Whole pages that no engine knows.
     pub(super) fn unregistered(len: usize) -> Self {
         let mapping = Mapping::new(MappingKind::Anonymous, len).expect("a check needs a few MiB of memory");
-        mapping.populate().expect("a check needs a few MiB of memory");
+        Self::of(SlabMemory::whole(Arc::new(mapping)))
+    }
+
+    fn lent(slabs: &dyn SlabSource, len: usize) -> Self {
+        let slab = slabs.make(len.next_multiple_of(page_bytes()));
+        let slab = slab.expect("a check needs a few MiB of the engine's memory");
+        Self::of(slab.expect("a check needs a few MiB of the engine's memory"))
+    }
+
+    fn of(slab: SlabMemory) -> Self {
+        slab.populate().expect("a check needs a few MiB of memory");
         Self {
-            mapping: Arc::new(mapping),
+            slab,
             written_late: false,
             registered_with: None,
         }
@@ -160,31 +178,38 @@ impl RigMemory {
 
     /// The whole memory.
     pub fn region(&self) -> Region {
-        self.mapping.region()
+        self.slab.region()
     }
 
     /// Part of it to be written.
     pub fn target(&self, range: Range<usize>) -> Target<'_> {
-        self.mapping.target(range)
+        self.slab.mapping().target(self.place(range))
     }
 
     /// Part of it to be read.
     pub fn source(&self, range: Range<usize>) -> Source<'_> {
-        self.mapping.source(range)
+        self.slab.mapping().source(self.place(range))
     }
 
     /// A copy of part of it.
     pub fn bytes(&self, range: Range<usize>) -> Vec<u8> {
-        self.mapping.source(range).to_vec()
+        self.source(range).to_vec()
     }
 
     /// Writes `bytes` from `at` on.
     pub fn fill(&self, at: usize, bytes: &[u8]) {
         copy(
             Source::from(bytes),
-            &self.mapping.target(at..at + bytes.len()),
+            &self.target(at..at + bytes.len()),
             CopyMode::Cached,
         );
+    }
+
+    /// Where in the mapping a range of this memory lies.
+    fn place(&self, range: Range<usize>) -> Range<usize> {
+        assert!(range.end <= self.slab.len(), "{range:?} of {} bytes", self.slab.len());
+        let start = self.slab.region().addr - self.slab.mapping().region().addr;
+        start + range.start..start + range.end
     }
 }
 
@@ -192,11 +217,11 @@ impl Drop for RigMemory {
     fn drop(&mut self) {
         if let Some(engine) = &self.registered_with {
             // A check that closed its engine has ended the registration that way.
-            let _ended = engine.unregister(self.mapping.region());
+            let _ended = engine.unregister(self.region());
         }
         if self.written_late && std::thread::panicking() {
             // Clause 5: mapped until the engine is closed, which nobody does after a check that failed. So it stays.
-            std::mem::forget(Arc::clone(&self.mapping));
+            std::mem::forget(self.slab.clone());
         }
     }
 }

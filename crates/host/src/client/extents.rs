@@ -3,7 +3,7 @@ use super::returns::Returned;
 use super::session::Session;
 use crate::wire::{Answer, Request, Reservation};
 use std::sync::Arc;
-use tensorlease_memory::{MapError, SlabMemory, SlabSource};
+use tensorlease_memory::{MapError, Region, SlabMemory, SlabSource};
 
 /// Makes a client's slabs.
 pub(super) struct Extents {
@@ -40,8 +40,11 @@ impl SlabSource for Extents {
         let Some((ticket, mapping, start)) = lent else {
             return Ok(None);
         };
+        let addr = mapping.region().addr + start;
+        self.session.lent().add(Region { addr, len }, ticket);
         let extent = Arc::new(Extent {
             session: Arc::clone(&self.session),
+            addr,
             ticket,
         });
         let memory = SlabMemory::part(mapping, start..start + len, extent);
@@ -53,12 +56,17 @@ impl SlabSource for Extents {
 /// Goes back to the daemon when the slab's last block has gone. With it, the last of them lets go of the connection.
 struct Extent {
     session: Arc<Session>,
+    /// Where it lies here.
+    addr: usize,
     ticket: u64,
 }
 
 impl Drop for Extent {
     /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
+        if self.session.is_own() {
+            self.session.lent().remove(self.addr);
+        }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }
 }

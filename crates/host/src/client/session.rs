@@ -1,4 +1,6 @@
 //! A client's connection: one conversation, and the slabs that it has been shown.
+use super::registered::LentExtents;
+use super::relay;
 use super::returns::{Returned, Returns};
 use super::shown::Shown;
 use crate::place::SocketPath;
@@ -12,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::{Capabilities, Fault, FaultKind};
 use tensorlease_memory::{Mapping, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
@@ -60,9 +62,11 @@ pub enum ConnectError {
 pub(super) struct Session {
     path: PathBuf,
     socket: OwnedFd,
+    number: u64,
     capacity_bytes: u64,
     conversation: Mutex<Conversation>,
     slabs: RwLock<HashMap<u32, Arc<Shown>>>,
+    lent: LentExtents,
     returns: Returns,
     fork_generation: u64,
 }
@@ -75,30 +79,42 @@ struct Conversation {
     broken: Option<Fault>,
 }
 
+/// A connection to the daemon, who is this very user, that has not said hello.
+pub(super) fn connected(place: &SocketPath) -> Result<OwnedFd, ConnectError> {
+    let path = place.as_path().to_owned();
+    let system = |errno: Errno| match errno {
+        Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoDaemon { socket: path.clone() },
+        errno => ConnectError::System {
+            socket: path.clone(),
+            source: errno.into(),
+        },
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(SILENCE_MAX)).map_err(system)?;
+    }
+    connect(&socket, &SocketAddrUnix::new(&path).map_err(system)?).map_err(system)?;
+    // Whoever listens could be another user where the folder is not this user's alone.
+    let peer = sockopt::socket_peercred(&socket).map_err(system)?;
+    if peer.uid != rustix::process::getuid() {
+        return Err(ConnectError::Foreign { socket: path });
+    }
+    Ok(socket)
+}
+
+/// The engine behind a daemon, as it said hello.
+pub(super) struct Engine {
+    pub(super) name: String,
+    pub(super) capabilities: Capabilities,
+}
+
 impl Session {
-    pub(super) fn connect(place: &SocketPath) -> Result<Self, ConnectError> {
-        let path = place.as_path().to_owned();
-        let system = |errno: Errno| match errno {
-            Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoDaemon { socket: path.clone() },
-            errno => ConnectError::System {
-                socket: path.clone(),
-                source: errno.into(),
-            },
-        };
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
-        for timeout in [Timeout::Send, Timeout::Recv] {
-            sockopt::set_socket_timeout(&socket, timeout, Some(SILENCE_MAX)).map_err(system)?;
-        }
-        connect(&socket, &SocketAddrUnix::new(&path).map_err(system)?).map_err(system)?;
-        // Whoever listens could be another user where the folder is not this user's alone.
-        let peer = sockopt::socket_peercred(&socket).map_err(system)?;
-        if peer.uid != rustix::process::getuid() {
-            return Err(ConnectError::Foreign { socket: path });
-        }
+    /// With the engine behind the daemon, if there is one.
+    pub(super) fn connect(place: &SocketPath) -> Result<(Self, Option<Engine>), ConnectError> {
         let mut session = Self {
-            path,
-            socket,
+            path: place.as_path().to_owned(),
+            socket: connected(place)?,
+            number: 0,
             capacity_bytes: 0,
             conversation: Mutex::new(Conversation {
                 reader: FrameReader::new(true),
@@ -106,19 +122,45 @@ impl Session {
                 broken: None,
             }),
             slabs: RwLock::default(),
+            lent: LentExtents::default(),
             returns: Returns::default(),
             fork_generation: fork::generation(),
         };
-        let hello = Request::Hello { version: VERSION };
+        let hello = Request::Hello {
+            version: VERSION,
+            lane_of: 0,
+        };
         let welcome = session.ask(&hello, |answer, _| match answer {
-            Answer::Welcome { capacity_bytes } => Ok(capacity_bytes),
+            Answer::Welcome {
+                capacity_bytes,
+                session,
+                engine,
+            } => {
+                let engine = engine.map(|claims| Engine {
+                    name: claims.name.to_owned(),
+                    capabilities: relay::capabilities(&claims),
+                });
+                Ok((capacity_bytes, session, engine))
+            }
             other => Err(super::unexpected(&other)),
         });
-        session.capacity_bytes = welcome.map_err(|fault| ConnectError::Refused {
+        let (capacity_bytes, number, engine) = welcome.map_err(|fault| ConnectError::Refused {
             socket: session.path.clone(),
             message: fault.message.into_owned(),
         })?;
-        Ok(session)
+        session.capacity_bytes = capacity_bytes;
+        session.number = number;
+        Ok((session, engine))
+    }
+
+    /// What the daemon calls it.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Extents that the daemon has lent it.
+    pub(super) fn lent(&self) -> &LentExtents {
+        &self.lent
     }
 
     pub(super) fn socket_path(&self) -> &Path {
@@ -296,7 +338,7 @@ impl Session {
         Ok(())
     }
 
-    fn gone(&self, error: &Broken) -> Fault {
+    pub(super) fn gone(&self, error: &Broken) -> Fault {
         let message = format!(
             "the daemon at {} can't be reached: {error}; open a new store",
             self.path.display()
@@ -315,7 +357,7 @@ fn round_trip<'r>(
     Ok((Reply::decode(body)?, descriptors))
 }
 
-fn refused(why: &str) -> Fault {
+pub(super) fn refused(why: &str) -> Fault {
     Fault::new(
         FaultKind::Unavailable,
         0,

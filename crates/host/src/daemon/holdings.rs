@@ -1,10 +1,11 @@
 //! What one client holds: everything goes back by being dropped.
 use super::Object;
+use super::extent::Extent;
 use crate::wire::{ClientRow, Position};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tensorlease_arena::{Block, SlabId};
-use tensorlease_memory::{InFlight, Lease};
+use tensorlease_memory::InFlight;
 
 /// What a client named is not its own, or no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,8 @@ pub(super) struct Holdings {
     tickets: u64,
     pins: HashMap<u64, Pins>,
     reserved: HashMap<u64, InFlight>,
-    extents: HashMap<u64, Lease>,
+    /// A transfer holds its extent too, so that one which outlives the client keeps the memory from others.
+    extents: HashMap<u64, Arc<Extent>>,
     /// Slabs whose descriptors the client has got.
     shown: HashSet<SlabId>,
     /// The client asks for nothing more.
@@ -104,16 +106,21 @@ impl Holdings {
         self.reserved.get(&ticket).map(|block| block.block().len).ok_or(Foreign)
     }
 
-    pub(super) fn lend(&mut self, extent: Lease) -> u64 {
+    pub(super) fn lend(&mut self, extent: Extent) -> u64 {
         let ticket = self.tickets(1);
         if !self.ended {
-            self.extents.insert(ticket, extent);
+            self.extents.insert(ticket, Arc::new(extent));
         }
         ticket
     }
 
-    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Lease, Foreign> {
+    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Arc<Extent>, Foreign> {
         self.extents.remove(&ticket).ok_or(Foreign)
+    }
+
+    /// An extent for as long as a transfer in it runs.
+    pub(super) fn extent(&self, ticket: u64) -> Result<Arc<Extent>, Foreign> {
+        self.extents.get(&ticket).cloned().ok_or(Foreign)
     }
 
     /// True the first time.
@@ -127,19 +134,21 @@ impl Holdings {
         std::mem::take(&mut self.reserved)
     }
 
-    /// Everything: its process is dead.
-    pub(super) fn end(&mut self) -> impl Sized + use<> {
+    /// Everything: its process is dead. The extents apart, for transfers may still run in them.
+    pub(super) fn end(&mut self) -> (impl Sized + use<>, Vec<Arc<Extent>>) {
         self.ended = true;
-        (
-            std::mem::take(&mut self.pins),
-            std::mem::take(&mut self.reserved),
-            std::mem::take(&mut self.extents),
-        )
+        let rest = (std::mem::take(&mut self.pins), std::mem::take(&mut self.reserved));
+        (rest, std::mem::take(&mut self.extents).into_values().collect())
     }
 
     /// Does it hold memory that its process may touch?
     pub(super) fn is_empty(&self) -> bool {
         self.pins.is_empty() && self.reserved.is_empty() && self.extents.is_empty()
+    }
+
+    /// Does it ask for nothing more, or is it dead?
+    pub(super) fn has_left(&self) -> bool {
+        self.left || self.ended
     }
 
     /// Has it left, and given back the last of what it held?
@@ -157,7 +166,7 @@ impl Holdings {
             written_bytes,
         } = self.counted;
         ClientRow {
-            extent_bytes: self.extents.values().map(|extent| extent.block().len).sum(),
+            extent_bytes: self.extents.values().map(|extent| extent.len()).sum(),
             pinned_bytes: pinned().map(|object| object.len).sum(),
             pinned_objects: pinned().count() as u64,
             reserved_bytes: self.reserved.values().map(|block| block.block().len).sum(),

@@ -1,8 +1,7 @@
 //! Takes clients in, and ends the daemon when nobody needs it.
 use super::session::Session;
-use super::{STACK_BYTES, Shared, StartError, lock_of, serve, system};
+use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve, system};
 use crate::place::{FileId, PlaceError, SocketPath};
-use crate::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -93,7 +92,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
                 shared.options.socket.as_path()
             );
         }
-        if !lock_of(&shared.sessions).is_empty() || shared.index.objects() != 0 {
+        if !lock_of(&shared.sessions).is_empty() || shared.has_objects() {
             needed = Instant::now();
         }
         let came = shared.sessions_made.load(Ordering::Relaxed) != 0;
@@ -125,13 +124,20 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
     }
     let sessions: Vec<_> = lock_of(&shared.sessions).values().cloned().collect();
     for session in &sessions {
-        socket::shut_down(&session.socket);
+        session.hang_up();
     }
     drop(sessions);
     let deadline = Instant::now() + DRAIN;
     // Each session's thread holds the shared state; one that is stuck does not keep the daemon.
     while shared.serving.load(Ordering::Acquire) != 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
+    }
+    if let Some(relay) = &shared.relay {
+        let idle = shared.serving.load(Ordering::Acquire) == 0;
+        relay.begin_to_close(if idle { shared.memory.regions() } else { Vec::new() });
+        if !relay.has_closed(relay.close_timeout()) {
+            log::warn!("a call on the engine behind the daemon hangs, or it did not close; its memory is kept");
+        }
     }
     drop(lock);
     *lock_of(&shared.ended) = true;
@@ -186,7 +192,11 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
     };
     let spawned = std::thread::Builder::new()
         .name(format!("tensorlease-{number}"))
-        .stack_size(STACK_BYTES)
+        .stack_size(if shared.relay.is_some() {
+            ENGINE_STACK_BYTES
+        } else {
+            STACK_BYTES
+        })
         .spawn(serving);
     if let Err(error) = spawned {
         log::warn!("no thread for a client, it was turned away: {error}");

@@ -1,22 +1,45 @@
-//! The memory that the daemon hands out: blocks of sealed memory files.
+//! The memory that the daemon hands out: blocks of sealed memory files, which the engine behind the daemon knows.
 use super::{StartError, lock_of};
 use std::sync::{Arc, Mutex};
 use tensorlease_arena::{AcquireError, Budget, GRANULE_BYTES, SlabId, SlabKind};
-use tensorlease_memory::{InFlight, Lease, Pool, SealedSlabs, SlabMemory, limits};
+use tensorlease_engine::Engine;
+use tensorlease_memory::{InFlight, Lease, Pool, Region, SealedSlabs, SlabMemory, limits};
 
 /// Objects of this size and more have their pages to themselves, so that a process can map one without its neighbours.
 const OWN_PAGES_BYTES_MIN: u64 = 64 << 10;
 
 /// One budget for all that clients hold and store.
-#[derive(Debug)]
 pub(super) struct ArenaMemory {
     pool: Pool,
     /// One session makes a slab at a time; the others wait and then use it.
     growing: Mutex<()>,
+    /// Every slab is registered with it, once, before anybody gets a block of it.
+    engine: Option<Arc<dyn Engine>>,
 }
 
 impl ArenaMemory {
+    /// Memory for objects and extents, none of which an engine has to know.
     pub(super) fn new(max_bytes: u64) -> Result<Self, StartError> {
+        // A memory file takes no memory before it is touched: one for everything, so that no object fails for a border.
+        Self::of_slabs(max_bytes, u64::MAX, None)
+    }
+
+    /// Memory for extents, registered with `engine`: as one slab, or several that are as large as its registrations may be. The first is made now,
+    /// to find out whether that works at all.
+    pub(super) fn registered(max_bytes: u64, engine: &Arc<dyn Engine>) -> Result<Self, StartError> {
+        let most = engine.capabilities().registration_bytes_max;
+        let memory = Self::of_slabs(max_bytes, most, Some(Arc::clone(engine)))?;
+        match memory.grow(1) {
+            Ok(true) => Ok(memory),
+            Ok(false) => Err(StartError::Memory {
+                max_bytes,
+                message: "it is less than one slab takes; raise it".to_owned(),
+            }),
+            Err(message) => Err(StartError::Memory { max_bytes, message }),
+        }
+    }
+
+    fn of_slabs(max_bytes: u64, slab_bytes_max: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let refused = |message: String| StartError::Memory { max_bytes, message };
         if let Some(available) = limits::available_bytes().filter(|available| *available < max_bytes) {
             return Err(refused(format!(
@@ -25,15 +48,16 @@ impl ArenaMemory {
         }
         let page = limits::page_bytes() as u64;
         let budget = Budget::new(max_bytes, page).map_err(|error| refused(error.to_string()))?;
-        // A memory file takes no memory before it is touched: one for everything, so that no object fails for a border.
+        let slab_bytes = budget.max_bytes.min((slab_bytes_max - slab_bytes_max % page).max(page));
         let budget = Budget {
-            slab_bytes_first: budget.max_bytes,
-            slab_bytes_max: budget.max_bytes,
+            slab_bytes_first: slab_bytes,
+            slab_bytes_max: slab_bytes,
             ..budget.without_bounce()
         };
         Ok(Self {
             pool: Pool::with_source("host arena", budget, Arc::new(SealedSlabs)),
             growing: Mutex::new(()),
+            engine,
         })
     }
 
@@ -62,28 +86,50 @@ impl ArenaMemory {
         if len == 0 {
             return Err(self.full());
         }
-        let wanted = [(len, align)];
-        let admission = self.pool.acquire(SlabKind::Lease, &wanted);
-        if let Some(block) = admission.blocks.into_iter().next() {
-            return Ok(block);
-        }
-        if !matches!(admission.refused, Some(AcquireError::NeedsSlab { .. })) {
+        // No transfer may cross from one registration into the next.
+        if self.longest_block_bytes() < len {
             return Err(self.full());
         }
-        let _growing = lock_of(&self.growing);
-        let again = || self.pool.acquire(SlabKind::Lease, &wanted).blocks.into_iter().next();
-        // Another session may have made the slab while this one waited.
-        if let Some(block) = again() {
+        let wanted = [(len, align)];
+        let acquire = || self.pool.acquire(SlabKind::Lease, &wanted);
+        if let Some(block) = acquire().blocks.pop() {
             return Ok(block);
         }
-        match self.pool.make_slab(SlabKind::Lease, len, len) {
-            Ok(Some(slab)) => {
-                self.pool.admit(slab);
+        let _growing = lock_of(&self.growing);
+        // Another session may have made the slab while this one waited; while it is being made it takes the budget, and the arena looks full.
+        let mut admission = acquire();
+        if let Some(AcquireError::NeedsSlab { .. }) = admission.refused {
+            if let Err(message) = self.grow(len) {
+                log::warn!("the host's arena can't grow: {message}");
             }
-            Ok(None) => {}
-            Err(error) => log::warn!("the host's arena can't grow: {error}"),
+            admission = acquire();
         }
-        again().ok_or_else(|| self.full())
+        admission.blocks.pop().ok_or_else(|| self.full())
+    }
+
+    /// One slab more, with room for `len` bytes. `Ok(false)`: the budget allows none.
+    fn grow(&self, len: u64) -> Result<bool, String> {
+        let slab = self.pool.make_slab(SlabKind::Lease, len, len);
+        let Some(slab) = slab.map_err(|error| chained(&error))? else {
+            return Ok(false);
+        };
+        if let Some(engine) = &self.engine {
+            let name = engine.capabilities().name;
+            let registered = engine.register(slab.region());
+            registered.map_err(|error| format!("the {name} engine refuses to register it: {}", chained(&error)))?;
+        }
+        self.pool.admit(slab);
+        Ok(true)
+    }
+
+    /// No block is longer, bytes.
+    pub(super) fn longest_block_bytes(&self) -> u64 {
+        self.pool.budget().slab_bytes_max
+    }
+
+    /// What was registered, for its end.
+    pub(super) fn regions(&self) -> Vec<Region> {
+        self.pool.regions()
     }
 
     /// In flight while they are filled, leased once they are an object's or an extent.
@@ -111,6 +157,18 @@ impl ArenaMemory {
     }
 }
 
+/// The message with its causes.
+fn chained(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
 /// There is no such block now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full {
@@ -131,6 +189,22 @@ mod tests {
         assert_eq!(small.block().len, 128);
         assert!(large.block().offset.is_multiple_of(page) && large.block().len.is_multiple_of(page));
         assert_eq!(memory.held_bytes(), small.block().len + large.block().len);
+    }
+
+    #[test]
+    fn an_arena_whose_first_slab_is_being_made_is_not_full() {
+        for _ in 0..50 {
+            let memory = ArenaMemory::new(8 << 20).unwrap();
+            let barrier = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        memory.block(100).unwrap();
+                    });
+                }
+            });
+        }
     }
 
     #[test]

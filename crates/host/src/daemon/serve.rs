@@ -1,6 +1,8 @@
 //! Serves one client's requests, one after the other.
+use super::extent::Extent;
 use super::holdings::{Foreign, position};
 use super::memory::Full;
+use super::relay::{self, Absurd, Relay};
 use super::session::Session;
 use super::{Object, Shared, lock_of};
 use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_with};
@@ -10,17 +12,18 @@ use crate::wire::{
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tensorlease_arena::SlabId;
-use tensorlease_engine::Tag;
+use tensorlease_engine::{Fault, ObjectInfo, Tag};
 use tensorlease_memory::{SlabMemory, limits};
 
 /// Until the client goes, or does what no client does.
-pub(super) fn run(shared: &Shared, session: &Session) {
+pub(super) fn run(shared: &Shared, session: &Arc<Session>) {
     let mut serving = Serving {
         shared,
         session,
         reader: FrameReader::new(false),
         out: Vec::new(),
         welcomed: false,
+        lane_of: None,
     };
     match serving.until_the_end() {
         Broken::Gone => {}
@@ -34,10 +37,12 @@ pub(super) fn run(shared: &Shared, session: &Session) {
 
 struct Serving<'s> {
     shared: &'s Shared,
-    session: &'s Session,
+    session: &'s Arc<Session>,
     reader: FrameReader,
     out: Vec<u8>,
     welcomed: bool,
+    /// This connection is a lane of another one's session.
+    lane_of: Option<Arc<Session>>,
 }
 
 /// The client named what is not its own, or asked out of turn.
@@ -49,22 +54,31 @@ impl From<Foreign> for Lie {
     }
 }
 
+impl From<Absurd> for Lie {
+    fn from(Absurd(why): Absurd) -> Self {
+        Self(why)
+    }
+}
+
 /// An answer that borrows from the objects that it is about.
 enum Outcome {
-    Welcome,
+    /// With the session that the connection is a lane of.
+    Welcome(Option<Arc<Session>>),
     Pinned(u64, Vec<Option<Arc<Object>>>),
     Exchanged(Vec<Reservation>),
     Extent(Reservation),
     Flags(Vec<bool>),
     Removed(u64),
     Described(Vec<Option<Arc<Object>>>),
+    Results(Vec<Result<u64, Fault>>),
+    Known(Vec<Result<Option<ObjectInfo>, Fault>>),
     Counts,
     Report,
     /// The message gets none.
     Nothing,
 }
 
-impl Serving<'_> {
+impl<'s> Serving<'s> {
     fn until_the_end(&mut self) -> Broken {
         loop {
             if let Err(broken) = self.serve_one() {
@@ -79,19 +93,30 @@ impl Serving<'_> {
     fn serve_one(&mut self) -> Result<(), Broken> {
         let body = self.reader.next(self.session.socket.as_fd())?;
         let request = Request::decode(body)?;
-        let asker = Asker {
-            shared: self.shared,
-            session: self.session,
-        };
         if self.welcomed == matches!(request, Request::Hello { .. }) {
             return self.refuse("its first message, and no other, says hello");
         }
-        match asker.done(&request) {
+        let asker = Asker {
+            shared: self.shared,
+            session: self.lane_of.as_ref().unwrap_or(self.session),
+        };
+        let done = match (&request, &self.lane_of, &self.shared.relay) {
+            (Request::Hello { version, lane_of }, ..) => hello(self.shared, self.session, *version, *lane_of),
+            (request, Some(_), Some(relay)) => asker.relayed(relay, request),
+            (request, None, Some(_)) if !is_about_memory(request) => {
+                Err(Lie("it asked for objects, which are asked for on a lane"))
+            }
+            (request, ..) => asker.done(request),
+        };
+        match done {
             // Only messages without an answer give something back.
             Ok(Outcome::Nothing) if self.session.holdings().is_over() => Err(Broken::Gone),
             Ok(Outcome::Nothing) => Ok(()),
             Ok(outcome) => {
-                self.welcomed = true;
+                if let Outcome::Welcome(lane_of) = &outcome {
+                    self.welcomed = true;
+                    self.lane_of.clone_from(lane_of);
+                }
                 self.answer(&outcome)
             }
             Err(Lie(why)) => self.refuse(why),
@@ -99,15 +124,20 @@ impl Serving<'_> {
     }
 
     fn refuse(&mut self, why: &'static str) -> Result<(), Broken> {
-        log::warn!("client {} lied: {why}", self.session.number);
+        let client = self.lane_of.as_ref().unwrap_or(self.session);
+        log::warn!("client {} lied: {why}", client.number);
         let reply = Reply {
             slabs: Vec::new(),
             answer: Answer::Refused { why },
         };
         self.out.clear();
         reply.encode(&mut self.out);
-        send_with(self.session.socket.as_fd(), &self.out, &[])?;
-        Err(Broken::Gone)
+        let told = send_with(self.session.socket.as_fd(), &self.out, &[]);
+        if let Some(client) = &self.lane_of {
+            // Whoever lies on one of its lanes loses all of them.
+            self.shared.cut_off(client);
+        }
+        told.and(Err(Broken::Gone))
     }
 
     fn answer(&mut self, outcome: &Outcome) -> Result<(), Broken> {
@@ -150,10 +180,16 @@ impl Serving<'_> {
         named.into_iter().filter_map(memory).collect()
     }
 
-    fn worded<'o>(&self, outcome: &'o Outcome) -> Answer<'o> {
+    fn worded<'o>(&self, outcome: &'o Outcome) -> Answer<'o>
+    where
+        's: 'o,
+    {
+        let shared = self.shared;
         match outcome {
-            Outcome::Welcome => Answer::Welcome {
+            Outcome::Welcome(_) => Answer::Welcome {
                 capacity_bytes: self.shared.memory.capacity_bytes(),
+                session: self.session.number,
+                engine: shared.relay.as_ref().map(|relay| relay.claims()),
             },
             Outcome::Pinned(ticket, objects) => Answer::Pinned {
                 ticket: *ticket,
@@ -170,6 +206,21 @@ impl Serving<'_> {
             Outcome::Described(objects) => Answer::Described {
                 objects: objects.iter().map(|object| object.as_deref().map(described)).collect(),
             },
+            Outcome::Results(results) => Answer::Results {
+                results: results
+                    .iter()
+                    .map(|result| result.as_ref().copied().map_err(relay::failure))
+                    .collect(),
+            },
+            Outcome::Known(objects) => {
+                let object = |found: &'o Option<ObjectInfo>| found.as_ref().map(relay::known);
+                Answer::Known {
+                    objects: objects
+                        .iter()
+                        .map(|found| found.as_ref().map(object).map_err(relay::failure))
+                        .collect(),
+                }
+            }
             Outcome::Counts => Answer::Counts(self.shared.counts()),
             Outcome::Report => Answer::Report(self.shared.report()),
             Outcome::Nothing => unreachable!("a message without an answer is not answered"),
@@ -211,11 +262,8 @@ impl Asker<'_> {
     fn done(self, request: &Request<'_>) -> Result<Outcome, Lie> {
         let index = &self.shared.index;
         Ok(match request {
-            Request::Hello { version: VERSION } => Outcome::Welcome,
-            Request::Hello { .. } => {
-                return Err(Lie(
-                    "it speaks another version of the protocol; update it or restart the daemon",
-                ));
+            Request::Hello { .. } | Request::Fetch { .. } | Request::Store { .. } => {
+                return Err(Lie("it asked out of turn"));
             }
             Request::Pin { separate, keys } => {
                 let objects: Vec<_> = keys.iter().map(|key| index.get(key)).collect();
@@ -237,7 +285,7 @@ impl Asker<'_> {
             Request::Extent { len } => Outcome::Extent(self.extent(*len)?),
             Request::ReleaseExtent { ticket } => {
                 let released = self.session.holdings().take_extent(*ticket)?;
-                drop(released);
+                self.shared.take_back(vec![released]);
                 Outcome::Nothing
             }
             Request::Remove { keys } => Outcome::Flags(keys.iter().map(|key| index.remove(key).is_some()).collect()),
@@ -251,6 +299,24 @@ impl Asker<'_> {
                 drop(held);
                 Outcome::Nothing
             }
+        })
+    }
+
+    /// What the engine behind the daemon is asked, on a lane.
+    fn relayed(self, relay: &Relay, request: &Request<'_>) -> Result<Outcome, Lie> {
+        let engine = relay.engine();
+        let flags = |results: Vec<Result<bool, Fault>>| {
+            let number = |result: Result<bool, Fault>| result.map(u64::from);
+            Outcome::Results(results.into_iter().map(number).collect())
+        };
+        Ok(match request {
+            Request::Fetch { reads } => Outcome::Results(relay.fetch(self.session, reads)?),
+            Request::Store { writes } => Outcome::Results(relay.store(self.session, writes)?),
+            Request::Remove { keys } => flags(engine.remove_batch(keys)),
+            Request::RemovePrefix { prefix } => Outcome::Results(vec![engine.remove_prefix(prefix)]),
+            Request::Contains { keys } => flags(engine.contains_batch(keys)),
+            Request::Describe { keys } => Outcome::Known(engine.describe_batch(keys)),
+            _ => return Err(Lie("a lane is for objects, and nothing else")),
         })
     }
 
@@ -311,8 +377,16 @@ impl Asker<'_> {
             Ok(block) => {
                 let lease = self.shared.memory.lease(block);
                 let place = lease.block();
+                let slab = self.shared.memory.slab(place.slab);
+                let extent = slab
+                    .and_then(|slab| Extent::new(lease, slab))
+                    .expect("a leased block lies in its slab");
+                if self.shared.relay.is_some() {
+                    // It is the engine that writes here, in this process.
+                    extent.prefault();
+                }
                 Reservation::Block {
-                    ticket: self.session.holdings().lend(lease),
+                    ticket: self.session.holdings().lend(extent),
                     position: position(place, len),
                 }
             }
@@ -321,8 +395,43 @@ impl Asker<'_> {
     }
 }
 
+/// What a connection that is no lane may ask of a daemon with an engine behind it.
+fn is_about_memory(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Extent { .. } | Request::ReleaseExtent { .. } | Request::Counts | Request::Report | Request::Leave
+    )
+}
+
+/// The first message: a session of its own, or a lane of one that this process has.
+fn hello(shared: &Shared, session: &Arc<Session>, version: u16, lane_of: u64) -> Result<Outcome, Lie> {
+    if version != VERSION {
+        return Err(Lie(
+            "it speaks another version of the protocol; update it or restart the daemon",
+        ));
+    }
+    if lane_of == 0 {
+        return Ok(Outcome::Welcome(None));
+    }
+    let of = shared.session_of(lane_of, session.pid);
+    let of = of.filter(|of| shared.relay.is_some() && of.add_lane(session));
+    let of = of.ok_or(Lie(
+        "it asked for a lane of a session that is not its own, or has ended",
+    ))?;
+    // It holds nothing of its own, and ends with that session.
+    shared.forget(session);
+    Ok(Outcome::Welcome(Some(of)))
+}
+
 impl Shared {
     fn counts(&self) -> StoreCounts {
+        if let Some(relay) = &self.relay {
+            let stats = relay.engine().stats();
+            return StoreCounts {
+                objects: stats.objects,
+                object_bytes: stats.object_bytes,
+            };
+        }
         StoreCounts {
             objects: self.index.objects(),
             object_bytes: self.index.object_bytes(),
@@ -334,7 +443,12 @@ impl Shared {
         let mut clients: Vec<_> = sessions.iter().map(|session| session.row()).collect();
         clients.sort_unstable_by_key(|row| row.session);
         clients.truncate(crate::wire::LIST_MAX);
+        let relay = self.relay.as_deref();
         Report {
+            engine: relay.map_or("embedded", |relay| relay.claims().name).to_owned(),
+            quarantined_bytes: relay.map_or(0, |relay| relay.quarantine.bytes()),
+            late_bytes: relay.map_or(0, |relay| relay.quarantine.late_bytes()),
+            register_calls: relay.map_or(0, |relay| relay.engine().stats().register_calls),
             capacity_bytes: self.memory.capacity_bytes(),
             held_bytes: self.memory.held_bytes(),
             counts: self.counts(),

@@ -1,12 +1,13 @@
 //! One client's connection: its process, its socket, what it holds.
+use super::extent::Extent;
 use super::holdings::Holdings;
 use super::{Shared, lock_of};
 use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 /// Its requests are served by one thread; the reaper ends it.
@@ -21,6 +22,25 @@ pub(super) struct Session {
     holdings: Mutex<Holdings>,
     /// The socket has ended. What is held then is quarantined: the process lives and may still touch it.
     cut_off: AtomicBool,
+    /// Further connections of the same process, which carry what the engine behind the daemon does for it.
+    lanes: Mutex<Vec<Weak<Self>>>,
+    transfer_bytes: AtomicU64,
+    late_bytes: AtomicU64,
+}
+
+/// A client has no more lanes: each has a thread here.
+const LANES_MAX: usize = 64;
+
+/// Bytes that the engine moves for a client just now.
+pub(super) struct Transferring<'s> {
+    session: &'s Session,
+    bytes: u64,
+}
+
+impl Drop for Transferring<'_> {
+    fn drop(&mut self) {
+        self.session.transfer_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Session {
@@ -33,7 +53,52 @@ impl Session {
             came: Instant::now(),
             holdings: Mutex::default(),
             cut_off: AtomicBool::new(false),
+            lanes: Mutex::default(),
+            transfer_bytes: AtomicU64::new(0),
+            late_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// `lane` becomes one of this session's. False: it has too many, or asks for nothing more.
+    pub(super) fn add_lane(&self, lane: &Arc<Self>) -> bool {
+        let mut lanes = lock_of(&self.lanes);
+        lanes.retain(|lane| 0 < lane.strong_count());
+        // Under the lock, so that a lane is either ended with its session or not begun.
+        if self.cut_off.load(Ordering::Acquire) || self.holdings().has_left() || LANES_MAX <= lanes.len() {
+            return false;
+        }
+        lanes.push(Arc::downgrade(lane));
+        true
+    }
+
+    /// Ends all of its connections; a transfer that runs goes on.
+    pub(super) fn hang_up(&self) {
+        socket::shut_down(&self.socket);
+        for lane in lock_of(&self.lanes).iter().filter_map(Weak::upgrade) {
+            socket::shut_down(&lane.socket);
+        }
+    }
+
+    pub(super) fn transferring(&self, bytes: u64) -> Transferring<'_> {
+        self.transfer_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Transferring { session: self, bytes }
+    }
+
+    pub(super) fn count_read(&self, bytes: u64) {
+        let counted = &mut self.holdings().counted;
+        counted.read_objects += 1;
+        counted.read_bytes += bytes;
+    }
+
+    pub(super) fn count_written(&self, bytes: u64) {
+        let counted = &mut self.holdings().counted;
+        counted.written_objects += 1;
+        counted.written_bytes += bytes;
+    }
+
+    /// A transfer failed that may still write so many bytes of its extents.
+    pub(super) fn count_late(&self, bytes: u64) {
+        self.late_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
@@ -46,6 +111,8 @@ impl Session {
             pid: self.pid.as_raw_nonzero().get().unsigned_abs(),
             age_ms: u64::try_from(self.came.elapsed().as_millis()).unwrap_or(u64::MAX),
             quarantined: self.cut_off.load(Ordering::Relaxed),
+            transfer_bytes: self.transfer_bytes.load(Ordering::Relaxed),
+            late_bytes: self.late_bytes.load(Ordering::Relaxed),
             ..self.holdings().row()
         }
     }
@@ -60,23 +127,39 @@ impl Shared {
     /// The socket has ended. A client that holds nothing is gone; what another one holds waits for the end of its process, which may still read and
     /// write that memory.
     pub(super) fn cut_off(&self, session: &Session) {
-        session.cut_off.store(true, Ordering::Relaxed);
-        socket::shut_down(&session.socket);
+        session.cut_off.store(true, Ordering::Release);
+        session.hang_up();
         if session.holdings().is_empty() {
             self.forget(session);
         }
     }
 
-    /// The process is dead: whatever it held goes back.
+    /// The process is dead: whatever it held goes back, but for extents in which a transfer runs or may still write.
     pub(super) fn bury(&self, session: &Session) {
-        socket::shut_down(&session.socket);
-        let held = session.holdings().end();
+        let (held, extents) = session.holdings().end();
+        // After that no lane is added, and no transfer begins.
+        session.hang_up();
         // Outside the lock: giving back takes others.
         drop(held);
+        self.take_back(extents);
         self.forget(session);
     }
 
-    fn forget(&self, session: &Session) {
+    /// Extents whose client is done with them.
+    pub(super) fn take_back(&self, extents: Vec<Arc<Extent>>) {
+        match &self.relay {
+            Some(relay) => relay.quarantine.take(extents),
+            None => drop(extents),
+        }
+    }
+
+    /// The session of this very process that a connection wants to be a lane of.
+    pub(super) fn session_of(&self, number: u64, pid: Pid) -> Option<Arc<Session>> {
+        let session = lock_of(&self.sessions).get(&number).cloned();
+        session.filter(|session| session.pid == pid)
+    }
+
+    pub(super) fn forget(&self, session: &Session) {
         lock_of(&self.sessions).remove(&session.number);
         self.reaper.wake();
     }

@@ -1,5 +1,6 @@
 //! What the daemon answers.
 use super::field::{Fields, WireError, put_list, put_position, put_short, put_u32, put_u64};
+use super::relay::{self, Claims, Failure, Known};
 use super::{Position, frame};
 
 /// A slab that an answer names for the first time. Its descriptor comes with the frame, in the same order.
@@ -78,6 +79,10 @@ pub struct ClientRow {
     pub pinned_objects: u64,
     /// Blocks that it may be filling, bytes.
     pub reserved_bytes: u64,
+    /// Bytes that the daemon's engine moves for it just now.
+    pub transfer_bytes: u64,
+    /// Bytes of its extents that transfers which failed may still write.
+    pub late_bytes: u64,
     /// Objects that it was shown since it came, and their bytes.
     pub read_objects: u64,
     /// See `read_objects`.
@@ -91,6 +96,14 @@ pub struct ClientRow {
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
+    /// What holds the objects: a store of the daemon's own, or the name of the engine behind it.
+    pub engine: String,
+    /// Extents of clients that are gone, bytes, which are kept because a transfer runs, or may still write there.
+    pub quarantined_bytes: u64,
+    /// The part of `quarantined_bytes` that is kept until the daemon ends, since the engine does not know when its transfers end.
+    pub late_bytes: u64,
+    /// Registrations of memory with the engine behind the daemon since it started: one for each slab, whoever uses it.
+    pub register_calls: u64,
     /// The arena's bound, bytes.
     pub capacity_bytes: u64,
     /// Bytes of whole blocks that are out: objects, extents, reservations.
@@ -112,6 +125,10 @@ pub enum Answer<'a> {
     Welcome {
         /// The arena's bound, bytes.
         capacity_bytes: u64,
+        /// Number of the session.
+        session: u64,
+        /// The engine behind the daemon. None: objects lie in the daemon's own arena.
+        engine: Option<Claims<'a>>,
     },
     /// To `Pin`, one entry per key. Object i has the ticket `ticket`, or `ticket + i` if they are separate.
     Pinned {
@@ -145,6 +162,16 @@ pub enum Answer<'a> {
         /// None: no such object.
         objects: Vec<Option<Described<'a>>>,
     },
+    /// On a lane, to `Fetch` (bytes written), `Store` (0), `Remove` and `Contains` (0 or 1) and `RemovePrefix` (how many).
+    Results {
+        /// One per key.
+        results: Vec<Result<u64, Failure<'a>>>,
+    },
+    /// On a lane, to `Describe`, one entry per key.
+    Known {
+        /// None: no such object.
+        objects: Vec<Result<Option<Known<'a>>, Failure<'a>>>,
+    },
     /// To `Counts`.
     Counts(StoreCounts),
     /// To `Report`.
@@ -175,6 +202,8 @@ const DESCRIBED: u8 = 7;
 const COUNTS: u8 = 8;
 const REPORT: u8 = 9;
 const REFUSED: u8 = 10;
+const RESULTS: u8 = 11;
+const KNOWN: u8 = 12;
 
 /// How an entry of a list of objects begins.
 const ABSENT: u8 = 0;
@@ -183,7 +212,7 @@ const SAME_TAG: u8 = 1;
 const OWN_TAG: u8 = 2;
 
 const SLAB_BYTES: usize = 4 + 8;
-const CLIENT_BYTES: usize = 10 * 8 + 4 + 1;
+const CLIENT_BYTES: usize = 12 * 8 + 4 + 1;
 
 impl<'a> Reply<'a> {
     /// Appends the message as one frame.
@@ -218,9 +247,18 @@ impl<'a> Reply<'a> {
 impl<'a> Answer<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Welcome { capacity_bytes } => {
+            Self::Welcome {
+                capacity_bytes,
+                session,
+                engine,
+            } => {
                 out.push(WELCOME);
                 put_u64(out, *capacity_bytes);
+                put_u64(out, *session);
+                out.push(u8::from(engine.is_some()));
+                if let Some(claims) = engine {
+                    relay::put_claims(out, claims);
+                }
             }
             Self::Pinned { ticket, objects } => {
                 out.push(PINNED);
@@ -255,6 +293,14 @@ impl<'a> Answer<'a> {
                     described.tag
                 });
             }
+            Self::Results { results } => {
+                out.push(RESULTS);
+                relay::put_results(out, results, |out, number| put_u64(out, *number));
+            }
+            Self::Known { objects } => {
+                out.push(KNOWN);
+                relay::put_results(out, objects, relay::put_known);
+            }
             Self::Counts(counts) => {
                 out.push(COUNTS);
                 put_counts(out, *counts);
@@ -275,6 +321,8 @@ impl<'a> Answer<'a> {
         Ok(match kind {
             WELCOME => Self::Welcome {
                 capacity_bytes: fields.u64()?,
+                session: fields.u64()?,
+                engine: fields.flag("engine")?.then(|| relay::claims(fields)).transpose()?,
             },
             PINNED => Self::Pinned {
                 ticket: fields.u64()?,
@@ -292,6 +340,12 @@ impl<'a> Answer<'a> {
             REMOVED => Self::Removed { count: fields.u64()? },
             DESCRIBED => Self::Described {
                 objects: objects(fields, |fields| Ok((fields.u64()?, fields.u64()?)), described)?,
+            },
+            RESULTS => Self::Results {
+                results: relay::results(fields, Fields::u64)?,
+            },
+            KNOWN => Self::Known {
+                objects: relay::results(fields, relay::known)?,
             },
             COUNTS => Self::Counts(counts(fields)?),
             REPORT => Self::Report(report(fields)?),
@@ -389,6 +443,10 @@ fn counts(fields: &mut Fields<'_>) -> Result<StoreCounts, WireError> {
 }
 
 fn put_report(out: &mut Vec<u8>, report: &Report) {
+    put_short(out, report.engine.as_bytes());
+    put_u64(out, report.quarantined_bytes);
+    put_u64(out, report.late_bytes);
+    put_u64(out, report.register_calls);
     put_u64(out, report.capacity_bytes);
     put_u64(out, report.held_bytes);
     put_counts(out, report.counts);
@@ -404,6 +462,8 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
             row.pinned_bytes,
             row.pinned_objects,
             row.reserved_bytes,
+            row.transfer_bytes,
+            row.late_bytes,
             row.read_objects,
             row.read_bytes,
             row.written_objects,
@@ -416,6 +476,10 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
 
 fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
     Ok(Report {
+        engine: fields.text("engine")?.to_owned(),
+        quarantined_bytes: fields.u64()?,
+        late_bytes: fields.u64()?,
+        register_calls: fields.u64()?,
         capacity_bytes: fields.u64()?,
         held_bytes: fields.u64()?,
         counts: counts(fields)?,
@@ -431,6 +495,8 @@ fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
                 pinned_bytes: fields.u64()?,
                 pinned_objects: fields.u64()?,
                 reserved_bytes: fields.u64()?,
+                transfer_bytes: fields.u64()?,
+                late_bytes: fields.u64()?,
                 read_objects: fields.u64()?,
                 read_bytes: fields.u64()?,
                 written_objects: fields.u64()?,

@@ -1,5 +1,6 @@
 //! What a client asks.
 use super::field::{Fields, WireError, put_list, put_short, put_u16, put_u32, put_u64};
+use super::relay::{self, Fetch, Store};
 use super::{MAGIC, frame};
 
 /// A reserved block becomes an object.
@@ -22,6 +23,8 @@ pub enum Request<'a> {
     Hello {
         /// Of the protocol.
         version: u16,
+        /// 0: a new session. Otherwise the session of this very process whose lane this connection is to be.
+        lane_of: u64,
     },
     /// Where do these objects lie? They stay as they are until they are unpinned.
     Pin {
@@ -78,6 +81,16 @@ pub enum Request<'a> {
     Counts,
     /// Who holds what?
     Report,
+    /// On a lane: objects of the engine behind the daemon, into extents.
+    Fetch {
+        /// At most as many as that engine takes.
+        reads: Vec<Fetch<'a>>,
+    },
+    /// On a lane: objects for the engine behind the daemon, out of extents.
+    Store {
+        /// At most as many as that engine takes.
+        writes: Vec<Store<'a>>,
+    },
     /// The client asks for nothing more: its reservations end. What it still reads in place, and its extents, it gives back one by one.
     Leave,
 }
@@ -95,6 +108,8 @@ const DESCRIBE: u8 = 10;
 const COUNTS: u8 = 11;
 const REPORT: u8 = 12;
 const LEAVE: u8 = 13;
+const FETCH: u8 = 14;
+const STORE: u8 = 15;
 
 /// A key is at least its length.
 const KEY_LEAST: usize = 2;
@@ -108,10 +123,11 @@ impl<'a> Request<'a> {
 
     fn encode_body(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { version } => {
+            Self::Hello { version, lane_of } => {
                 out.push(HELLO);
                 put_u32(out, MAGIC);
                 put_u16(out, *version);
+                put_u64(out, *lane_of);
             }
             Self::Pin { separate, keys } => {
                 out.push(PIN);
@@ -150,6 +166,14 @@ impl<'a> Request<'a> {
             Self::Counts => out.push(COUNTS),
             Self::Report => out.push(REPORT),
             Self::Leave => out.push(LEAVE),
+            Self::Fetch { reads } => {
+                out.push(FETCH);
+                relay::put_fetches(out, reads);
+            }
+            Self::Store { writes } => {
+                out.push(STORE);
+                relay::put_stores(out, writes);
+            }
         }
     }
 
@@ -165,7 +189,10 @@ impl<'a> Request<'a> {
                 if fields.u32()? != MAGIC {
                     return Err(WireError::BadField { field: "magic" });
                 }
-                Self::Hello { version: fields.u16()? }
+                Self::Hello {
+                    version: fields.u16()?,
+                    lane_of: fields.u64()?,
+                }
             }
             PIN => Self::Pin {
                 separate: fields.flag("separate")?,
@@ -196,6 +223,12 @@ impl<'a> Request<'a> {
             COUNTS => Self::Counts,
             REPORT => Self::Report,
             LEAVE => Self::Leave,
+            FETCH => Self::Fetch {
+                reads: relay::fetches(&mut fields)?,
+            },
+            STORE => Self::Store {
+                writes: relay::stores(&mut fields)?,
+            },
             kind => return Err(WireError::UnknownKind { kind }),
         };
         fields.end()?;

@@ -1,7 +1,7 @@
 //! What no client does, each on a connection of its own, which the daemon must end.
 use crate::support::RawClient;
 use tensorlease_host::SocketPath;
-use tensorlease_host::wire::{Answer, Commit, Request, Reservation};
+use tensorlease_host::wire::{Answer, Commit, Request, Reservation, VERSION};
 
 type Lie = fn(&mut RawClient, &SocketPath);
 
@@ -35,7 +35,12 @@ const LIES: [(&str, Lie); 13] = [
     ("an extent that is no pages", |client, _| {
         client.tell(&Request::Extent { len: 100 });
     }),
-    ("hello twice", |client, _| client.tell(&Request::Hello { version: 1 })),
+    ("hello twice", |client, _| {
+        client.tell(&Request::Hello {
+            version: VERSION,
+            lane_of: 0,
+        });
+    }),
     ("a frame that is too long", |client, _| {
         client.send(&u32::MAX.to_le_bytes());
     }),
@@ -99,7 +104,10 @@ pub(crate) fn tell(socket: &SocketPath) {
         "a client that does not say hello is disconnected"
     );
     let mut other = RawClient::silent(socket);
-    other.tell(&Request::Hello { version: 999 });
+    other.tell(&Request::Hello {
+        version: 999,
+        lane_of: 0,
+    });
     let words = other
         .answer()
         .map(|reply| format!("{:?}", reply.answer))

@@ -124,7 +124,10 @@ impl RawClient {
 
     pub(crate) fn welcomed(socket: &SocketPath) -> Self {
         let mut client = Self::silent(socket);
-        client.ask(&Request::Hello { version: VERSION });
+        client.ask(&Request::Hello {
+            version: VERSION,
+            lane_of: 0,
+        });
         client
     }
 

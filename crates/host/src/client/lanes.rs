@@ -1,0 +1,188 @@
+//! Further connections of a client whose daemon has an engine behind it: a call on that engine may last, and has one to itself meanwhile.
+use super::session::{ConnectError, Session, connected, refused};
+use crate::place::SocketPath;
+use crate::socket::{self, Broken, FrameReader};
+use crate::wire::{Answer, Reply, Request, VERSION};
+use rustix::net::sockopt::{self, Timeout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tensorlease_engine::{Fault, FaultKind};
+
+/// More calls at once wait for one that ends. A client gives its engine up long before that many hang.
+const LANES_MAX: usize = 48;
+/// How often a call that waits looks whether the engine has been closed.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// One connection, one call at a time.
+struct Lane {
+    socket: Arc<OwnedFd>,
+    reader: FrameReader,
+    out: Vec<u8>,
+}
+
+/// The lanes of one session, made when they are needed.
+#[derive(Default)]
+pub(super) struct Lanes {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Lane>,
+    /// Of all lanes, those that are in a call included.
+    sockets: Vec<Weak<OwnedFd>>,
+    open: usize,
+    closed: bool,
+}
+
+/// Why a call brought no answer.
+pub(super) enum Unanswered {
+    /// It never reached the engine.
+    Unasked(Fault),
+    /// It may have, and may still run there.
+    Unknown(Fault),
+}
+
+impl Unanswered {
+    /// For calls that move no bytes it is all one.
+    pub(super) fn fault(self) -> Fault {
+        match self {
+            Self::Unasked(fault) | Self::Unknown(fault) => fault,
+        }
+    }
+}
+
+impl Lanes {
+    /// One call on the daemon's engine. Waits for as long as that takes, or until `close`.
+    pub(super) fn ask<T>(
+        &self,
+        session: &Session,
+        request: &Request<'_>,
+        read: impl FnOnce(Answer<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Unanswered> {
+        let mut lane = self.take(session).map_err(Unanswered::Unasked)?;
+        let answered = lane.round_trip(session, request, read);
+        let sound = matches!(&answered, Ok(Ok(_)));
+        self.put_back(sound.then_some(lane));
+        match answered {
+            Ok(Ok(answer)) => Ok(answer),
+            // What came is no answer to this call.
+            Ok(Err(fault)) => Err(Unanswered::Unknown(fault)),
+            Err(unanswered) => Err(unanswered),
+        }
+    }
+
+    /// Ends all of them, under whoever waits on one.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.idle.clear();
+        state
+            .sockets
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|socket| socket::shut_down(&*socket));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn take(&self, session: &Session) -> Result<Lane, Fault> {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return Err(Fault::closed());
+            }
+            if let Some(lane) = state.idle.pop() {
+                return Ok(lane);
+            }
+            if state.open < LANES_MAX {
+                break;
+            }
+            let waited = self.changed.wait_timeout(state, SLICE);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.open += 1;
+        drop(state);
+        let made = Lane::connect(session);
+        let mut state = self.state();
+        let made = made.and_then(|lane| if state.closed { Err(Fault::closed()) } else { Ok(lane) });
+        match made {
+            Ok(lane) => {
+                state.sockets.retain(|socket| 0 < socket.strong_count());
+                state.sockets.push(Arc::downgrade(&lane.socket));
+                Ok(lane)
+            }
+            Err(fault) => {
+                state.open -= 1;
+                Err(fault)
+            }
+        }
+    }
+
+    /// None: it has ended.
+    fn put_back(&self, lane: Option<Lane>) {
+        let mut state = self.state();
+        match lane {
+            Some(lane) if !state.closed => state.idle.push(lane),
+            _ => state.open -= 1,
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    fn connect(session: &Session) -> Result<Self, Fault> {
+        let unavailable = |message: String| Fault::new(FaultKind::Unavailable, 0, message);
+        let place = SocketPath::new(session.socket_path()).map_err(|error| unavailable(error.to_string()))?;
+        let socket =
+            connected(&place).map_err(|error: ConnectError| unavailable(format!("{error}; open a new store")))?;
+        let mut lane = Self {
+            socket: Arc::new(socket),
+            reader: FrameReader::new(false),
+            out: Vec::new(),
+        };
+        let hello = Request::Hello {
+            version: VERSION,
+            lane_of: session.number(),
+        };
+        let welcome = |answer: Answer<'_>| match answer {
+            Answer::Welcome { .. } => Ok(()),
+            other => Err(super::unexpected(&other)),
+        };
+        match lane.round_trip(session, &hello, welcome) {
+            Ok(welcomed) => welcomed?,
+            Err(unanswered) => return Err(unanswered.fault()),
+        }
+        // From now on calls may last; whoever waits for one looks up now and then.
+        sockopt::set_socket_timeout(&*lane.socket, Timeout::Recv, Some(SLICE))
+            .map_err(|errno| unavailable(format!("the daemon's socket can't be used: {errno}")))?;
+        Ok(lane)
+    }
+
+    fn round_trip<T>(
+        &mut self,
+        session: &Session,
+        request: &Request<'_>,
+        read: impl FnOnce(Answer<'_>) -> Result<T, Fault>,
+    ) -> Result<Result<T, Fault>, Unanswered> {
+        self.out.clear();
+        request.encode(&mut self.out);
+        let socket = self.socket.as_fd();
+        // What has not been sent whole is never done.
+        socket::send(socket, &self.out).map_err(|error| Unanswered::Unasked(session.gone(&error)))?;
+        let unknown = |error: &Broken| Unanswered::Unknown(session.gone(error));
+        let body = self.reader.next_however_long(socket).map_err(|error| unknown(&error))?;
+        let reply = Reply::decode(body).map_err(|error| unknown(&error.into()))?;
+        match reply.answer {
+            Answer::Refused { why } => Err(Unanswered::Unasked(refused(why))),
+            answer => Ok(read(answer)),
+        }
+    }
+}

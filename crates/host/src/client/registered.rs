@@ -1,0 +1,108 @@
+//! Which memory the daemon's engine may be asked to move bytes in and out of: extents, and what the client registered.
+use crate::wire::Span;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tensorlease_engine::RegisterError;
+use tensorlease_memory::Region;
+
+/// Extents that this client has, by their addresses here.
+#[derive(Debug, Default)]
+pub(super) struct LentExtents {
+    /// Address to length and ticket. They don't overlap.
+    extents: Mutex<BTreeMap<usize, (usize, u64)>>,
+}
+
+impl LentExtents {
+    pub(super) fn add(&self, region: Region, ticket: u64) {
+        lock(&self.extents).insert(region.addr, (region.len, ticket));
+    }
+
+    pub(super) fn remove(&self, addr: usize) {
+        lock(&self.extents).remove(&addr);
+    }
+
+    /// The region as the daemon knows it; `None`: it is not inside one extent.
+    pub(super) fn span(&self, region: Region) -> Option<Span> {
+        let extents = lock(&self.extents);
+        let (addr, (len, ticket)) = extents.range(..=region.addr).next_back()?;
+        let extent = Region { addr: *addr, len: *len };
+        extent.contains(region).then(|| Span {
+            ticket: *ticket,
+            offset: (region.addr - addr) as u64,
+            len: region.len as u64,
+        })
+    }
+}
+
+/// Regions that the client registered, wherever they lie. No message is needed for that: the daemon's memory is registered already, and other
+/// memory is staged in it.
+#[derive(Debug, Default)]
+pub(super) struct Registered {
+    regions: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl Registered {
+    pub(super) fn register(&self, region: Region, limit: u64) -> Result<(), RegisterError> {
+        if limit < region.len as u64 {
+            return Err(RegisterError::TooLarge { len: region.len, limit });
+        }
+        let mut regions = lock(&self.regions);
+        let before = regions.range(..region.end()).next_back();
+        if before.is_some_and(|(addr, len)| region.addr < addr + len) {
+            return Err(RegisterError::Overlap { addr: region.addr });
+        }
+        regions.insert(region.addr, region.len);
+        Ok(())
+    }
+
+    pub(super) fn unregister(&self, region: Region) -> Result<(), RegisterError> {
+        let mut regions = lock(&self.regions);
+        if regions.get(&region.addr) != Some(&region.len) {
+            return Err(RegisterError::Unknown { addr: region.addr });
+        }
+        regions.remove(&region.addr);
+        Ok(())
+    }
+
+    /// Does one registration hold all of the region?
+    pub(super) fn contains(&self, region: Region) -> bool {
+        let regions = lock(&self.regions);
+        let before = regions.range(..=region.addr).next_back();
+        before.is_some_and(|(addr, len)| Region { addr: *addr, len: *len }.contains(region))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        lock(&self.regions).values().map(|len| *len as u64).sum()
+    }
+}
+
+/// Each change is one call of a map: no panic leaves it half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(addr: usize, len: usize) -> Region {
+        Region { addr, len }
+    }
+
+    #[test]
+    fn a_region_is_named_by_the_extent_that_holds_all_of_it() {
+        let lent = LentExtents::default();
+        lent.add(region(1000, 100), 7);
+        lent.add(region(1100, 100), 8);
+        let span = |addr, len| {
+            lent.span(region(addr, len))
+                .map(|span| (span.ticket, span.offset, span.len))
+        };
+        assert_eq!(span(1000, 100), Some((7, 0, 100)));
+        assert_eq!(span(1150, 50), Some((8, 50, 50)));
+        assert_eq!(span(1050, 100), None, "across two extents");
+        assert_eq!((span(999, 2), span(1200, 1)), (None, None));
+        lent.remove(1000);
+        assert_eq!(span(1000, 10), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! An engine that wants memory registered, as one with a network card does, and takes note of who registers what.
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tensorlease_engine::{Capabilities, CloseError, Embedded, EmbeddedOptions, Engine, EngineStats, Fault, FaultKind};
+use tensorlease_engine::{ObjectInfo, ReadOp, RegisterError, Registration, WriteOp};
+use tensorlease_memory::Region;
+
+pub(crate) const STORE_BYTES: u64 = 48 << 20;
+
+pub(crate) struct Requiring {
+    inner: Embedded,
+    capabilities: Capabilities,
+    regions: Mutex<BTreeMap<usize, usize>>,
+    /// Every region that was ever registered.
+    pub(crate) registered: Mutex<Vec<Region>>,
+    /// Regions that were registered when it was closed.
+    pub(crate) left: Mutex<Option<usize>>,
+    /// `close` waits while this is set.
+    pub(crate) hangs: AtomicBool,
+}
+
+impl Requiring {
+    pub(crate) fn new(registration_bytes_max: u64) -> Arc<Self> {
+        let options = EmbeddedOptions {
+            capacity_bytes: STORE_BYTES,
+            pinned: false,
+        };
+        let inner = Embedded::new(&options).expect("an embedded store opens");
+        Arc::new(Self {
+            capabilities: Capabilities {
+                name: "requiring",
+                registration: Registration::Required,
+                registration_bytes_max,
+                batch_bytes_max: 32 << 20,
+                ..inner.capabilities().clone()
+            },
+            inner,
+            regions: Mutex::default(),
+            registered: Mutex::default(),
+            left: Mutex::default(),
+            hangs: AtomicBool::new(false),
+        })
+    }
+
+    fn refuses(&self, mut regions: impl Iterator<Item = Region>) -> bool {
+        let known = self.regions.lock().expect("no test panics here");
+        !regions.all(|region| {
+            let before = known.range(..=region.addr).next_back();
+            before.is_some_and(|(addr, len)| Region { addr: *addr, len: *len }.contains(region))
+        })
+    }
+}
+
+fn unregistered<T>(keys: usize) -> Vec<Result<T, Fault>> {
+    let fault = || Fault::new(FaultKind::Unregistered, 0, "not inside one registration");
+    (0..keys).map(|_| Err(fault())).collect()
+}
+
+impl Engine for Requiring {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+    fn register(&self, region: Region) -> Result<(), RegisterError> {
+        let limit = self.capabilities.registration_bytes_max;
+        if limit < region.len as u64 {
+            return Err(RegisterError::TooLarge { len: region.len, limit });
+        }
+        self.registered.lock().expect("no test panics here").push(region);
+        self.regions
+            .lock()
+            .expect("no test panics here")
+            .insert(region.addr, region.len);
+        Ok(())
+    }
+    fn unregister(&self, region: Region) -> Result<(), RegisterError> {
+        let removed = self.regions.lock().expect("no test panics here").remove(&region.addr);
+        removed.map(|_| ()).ok_or(RegisterError::Unknown { addr: region.addr })
+    }
+    fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
+        if self.refuses(reads.iter().map(|read| read.target.region())) {
+            return unregistered(reads.len());
+        }
+        self.inner.read_batch(reads)
+    }
+    fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
+        let segments = writes.iter().flat_map(|write| write.segments);
+        if self.refuses(segments.map(tensorlease_memory::Source::region)) {
+            return unregistered(writes.len());
+        }
+        self.inner.write_batch(writes)
+    }
+    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
+        self.inner.remove_batch(keys)
+    }
+    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
+        self.inner.remove_prefix(prefix)
+    }
+    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
+        self.inner.contains_batch(keys)
+    }
+    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
+        self.inner.describe_batch(keys)
+    }
+    fn stats(&self) -> EngineStats {
+        EngineStats {
+            register_calls: self.registered.lock().expect("no test panics here").len() as u64,
+            ..self.inner.stats()
+        }
+    }
+    fn close(&self) -> Result<(), CloseError> {
+        while self.hangs.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        *self.left.lock().expect("no test panics here") = Some(self.regions.lock().expect("no test panics here").len());
+        self.inner.close()
+    }
+}
