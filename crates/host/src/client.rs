@@ -67,7 +67,7 @@ impl HostEngine {
     /// # Errors
     /// [`ConnectError`]: there is none, or it is not this user's, or speaks another protocol.
     pub fn connect(socket: &SocketPath) -> Result<Self, ConnectError> {
-        let session = Arc::new(Session::connect(socket)?);
+        let session = Session::connect(socket)?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Self {
             capabilities: Capabilities {
@@ -107,6 +107,14 @@ impl HostEngine {
     /// [`Fault`] `Unavailable` where the daemon is gone.
     pub fn report(&self) -> Result<HostReport, Fault> {
         self.with(|open| open.session.report())
+    }
+
+    /// Ends the connection at once, as the daemon's death would: calls that run and later ones are `Unavailable`. What this process holds there stays
+    /// its own until the process ends, for the daemon can't tell any more what of it is still in use.
+    pub fn disconnect(&self) {
+        if self.session.is_own() {
+            self.session.break_off();
+        }
     }
 
     fn enter(&self) -> RwLockReadGuard<'_, Option<Open>> {

@@ -4,19 +4,24 @@ use super::shown::Shown;
 use crate::place::SocketPath;
 use crate::socket::{self, Broken, FrameReader};
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Duration;
 use tensorlease_engine::{Fault, FaultKind};
 use tensorlease_memory::{Mapping, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// The thread that waits to give back needs next to nothing.
+const STACK_BYTES: usize = 64 << 10;
 
 /// Who holds what on a host.
 pub type HostReport = Report;
@@ -60,11 +65,16 @@ pub enum ConnectError {
 pub(super) struct Session {
     path: PathBuf,
     socket: OwnedFd,
-    capacity_bytes: u64,
+    /// Set by the daemon's welcome, before anybody else has the session.
+    capacity_bytes: OnceLock<u64>,
     conversation: Mutex<Conversation>,
     slabs: RwLock<HashMap<u32, Arc<Shown>>>,
     returns: Returns,
     fork_generation: u64,
+    /// For a thread that outlives the call which starts it.
+    this: Weak<Self>,
+    /// Does a thread wait for the daemon to take what goes back?
+    giving_back: AtomicBool,
 }
 
 /// One request and its answer at a time.
@@ -76,7 +86,7 @@ struct Conversation {
 }
 
 impl Session {
-    pub(super) fn connect(place: &SocketPath) -> Result<Self, ConnectError> {
+    pub(super) fn connect(place: &SocketPath) -> Result<Arc<Self>, ConnectError> {
         let path = place.as_path().to_owned();
         let system = |errno: Errno| match errno {
             Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoDaemon { socket: path.clone() },
@@ -96,10 +106,10 @@ impl Session {
         if peer.uid != rustix::process::getuid() {
             return Err(ConnectError::Foreign { socket: path });
         }
-        let mut session = Self {
+        let session = Arc::new_cyclic(|this| Self {
             path,
             socket,
-            capacity_bytes: 0,
+            capacity_bytes: OnceLock::new(),
             conversation: Mutex::new(Conversation {
                 reader: FrameReader::new(true),
                 out: Vec::new(),
@@ -108,16 +118,19 @@ impl Session {
             slabs: RwLock::default(),
             returns: Returns::default(),
             fork_generation: fork::generation(),
-        };
+            this: this.clone(),
+            giving_back: AtomicBool::new(false),
+        });
         let hello = Request::Hello { version: VERSION };
         let welcome = session.ask(&hello, |answer, _| match answer {
             Answer::Welcome { capacity_bytes } => Ok(capacity_bytes),
             other => Err(super::unexpected(&other)),
         });
-        session.capacity_bytes = welcome.map_err(|fault| ConnectError::Refused {
+        let capacity_bytes = welcome.map_err(|fault| ConnectError::Refused {
             socket: session.path.clone(),
             message: fault.message.into_owned(),
         })?;
+        session.capacity_bytes.get_or_init(|| capacity_bytes);
         Ok(session)
     }
 
@@ -126,7 +139,7 @@ impl Session {
     }
 
     pub(super) fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        self.capacity_bytes.get().copied().unwrap_or_default()
     }
 
     /// One round trip. `read` sees the answer where it lies, and the slabs that it may name.
@@ -218,8 +231,10 @@ impl Session {
             match socket::send_if_room(self.socket.as_fd(), out) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // A daemon that takes nothing: whoever talks to it next finds out.
+                    // A daemon that takes nothing just now.
                     self.returns.put_back(returned);
+                    drop(conversation);
+                    self.give_back_later();
                     return;
                 }
                 Err(error) => {
@@ -228,6 +243,38 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Perhaps nobody talks to the daemon any more: a thread waits until it takes messages again. Without one, whoever talks to it next sends the rest.
+    fn give_back_later(&self) {
+        let Some(session) = self.this.upgrade() else { return };
+        if self.giving_back.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let waiting = std::thread::Builder::new()
+            .name("tensorlease-returns".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                session.wait_for_room();
+                session.giving_back.store(false, Ordering::Release);
+                if session.returns.try_again() {
+                    session.flush();
+                }
+            });
+        if waiting.is_err() {
+            self.giving_back.store(false, Ordering::Release);
+        }
+    }
+
+    /// Until the socket takes bytes, has ended, or was full for longer than a daemon is ever silent.
+    fn wait_for_room(&self) {
+        let bound = Timespec {
+            tv_sec: SILENCE_MAX.as_secs().cast_signed(),
+            tv_nsec: 0,
+        };
+        let mut watched = [PollFd::new(&self.socket, PollFlags::OUT)];
+        // Whatever ends the wait, what is there is sent if it can be.
+        let _ended = poll(&mut watched, Some(&bound));
     }
 
     pub(super) fn report(&self) -> Result<HostReport, Fault> {
@@ -239,16 +286,7 @@ impl Session {
 
     /// Asks for nothing more. What is still lent keeps the connection.
     pub(super) fn leave(&self) {
-        // Whoever still has the conversation waits for a daemon that is silent: there is nobody to tell.
-        if let Ok(mut conversation) = self.conversation.try_lock() {
-            let Conversation { out, broken, .. } = &mut *conversation;
-            if broken.is_none() {
-                out.clear();
-                Request::Leave.encode(out);
-                let _gone_or_silent = socket::send_if_room(self.socket.as_fd(), out);
-            }
-        }
-        self.flush();
+        self.give_back(Returned::Rest);
     }
 
     /// Ends the connection under whoever waits on it.
