@@ -77,7 +77,6 @@ impl HostEngine {
     /// [`ConnectError`]: there is none, or it is not this user's, or speaks another protocol.
     pub fn connect(socket: &SocketPath) -> Result<Self, ConnectError> {
         let (session, engine) = Session::connect(socket)?;
-        let session = Arc::new(session);
         let (relay, capabilities) = match engine {
             Some(engine) => (
                 Some(Relay {
@@ -113,6 +112,14 @@ impl HostEngine {
     /// [`Fault`] `Unavailable` where the daemon is gone.
     pub fn report(&self) -> Result<HostReport, Fault> {
         self.with(|open| open.session.report())
+    }
+
+    /// Ends the connection at once, as the daemon's death would: calls that run and later ones are `Unavailable`. What this process holds there stays
+    /// its own until the process ends, for the daemon can't tell any more what of it is still in use.
+    pub fn disconnect(&self) {
+        if self.session.is_own() {
+            self.session.break_off();
+        }
     }
 
     fn enter(&self) -> RwLockReadGuard<'_, Option<Open>> {

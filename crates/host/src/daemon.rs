@@ -222,6 +222,12 @@ impl Daemon {
         relay.map_or(0, |relay| relay.quarantine.bytes())
     }
 
+    /// Takes in a client that is connected already, without asking who it is. It counts as dead once `death` is readable. For tests, which this way
+    /// have a client die that is a part of their own process.
+    pub fn attach(&self, client: OwnedFd, death: OwnedFd) {
+        listener::admit(&self.shared, client, rustix::process::getpid(), death);
+    }
+
     /// Sessions there are, those that only wait for the end of their process included.
     pub fn sessions(&self) -> usize {
         lock_of(&self.shared.sessions).len()

@@ -3,7 +3,7 @@ mod lies;
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{CAPACITY_BYTES, Place, ROLE, RawClient, SOCKET, eventually, ready_until_killed};
 use tensorlease_engine::{Engine, FaultKind, ReadOp, Tag, WriteOp};
 use tensorlease_host::wire::Request;
@@ -210,6 +210,53 @@ fn extents_outlive_the_engine_and_then_go_back() {
     drop(slab);
     eventually("the end of the session", || daemon.sessions() == 0);
     assert_eq!(daemon.held_bytes(), 0);
+}
+
+#[test]
+fn a_close_that_meets_others_in_conversation_ends_the_session() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    for round in 0..100 {
+        let engine = place.client();
+        put(&engine, "key", &[1; 100]);
+        let slabs = engine.slabs().expect("a host lends slabs");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let started = Instant::now();
+                while started.elapsed() < Duration::from_secs(5) && matches!(slabs.make(1 << 20), Ok(Some(_))) {}
+            });
+            std::thread::sleep(Duration::from_micros(10 * round));
+            engine.close().expect("the engine closes");
+        });
+        // The engine itself lives on, and nothing that it was lent.
+        eventually("the end of the session", || daemon.sessions() == 0);
+    }
+}
+
+#[test]
+fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let place = Place::new();
+    let daemon = place.process("daemon");
+    let pid = Pid::from_child(&daemon.child);
+    let watching = place.client();
+    let engine = place.client();
+    let slabs = engine.slabs().expect("a host lends slabs");
+    let page = tensorlease_memory::limits::page_bytes();
+    let lent: Vec<_> = (0..1000)
+        .map(|_| slabs.make(page).expect("the daemon answers"))
+        .collect();
+    drop(slabs);
+    engine.close().expect("the engine closes");
+    drop(engine);
+    kill_process(pid, Signal::STOP).expect("a child can be stopped");
+    // More messages than a socket holds, and nobody talks to the daemon afterwards.
+    drop(lent);
+    kill_process(pid, Signal::CONT).expect("a child can be continued");
+    eventually("the end of the extents", || {
+        let report = watching.report().expect("the daemon answers");
+        report.clients.len() == 1 && report.held_bytes == 0
+    });
 }
 
 fn pinned_objects(engine: &HostEngine) -> u64 {

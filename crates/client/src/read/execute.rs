@@ -348,6 +348,7 @@ impl Core {
     /// quarantine, can make one wait.
     pub(crate) fn bounce_block(&self, bytes: u64) -> Result<InFlight, Fault> {
         let start = Instant::now();
+        let mut was_alone = false;
         loop {
             let mut acquired = self.acquire(SlabKind::Bounce, &[(bytes, 1)]);
             let Some(refused) = acquired.refused else {
@@ -367,7 +368,12 @@ impl Core {
                 ));
             }
             // Waiting helps against other transfers, not against memory in quarantine.
-            let hopeless = refused.kind != FallbackKind::Budget || 0 < self.quarantined_bytes();
+            let mut hopeless = refused.kind != FallbackKind::Budget || 0 < self.quarantined_bytes();
+            // Where no transfer holds a block, the room is not this store's to give back: its engine lends it none. Seen twice, for a transfer may
+            // have ended just now.
+            let alone = self.arena.usage().in_flight_bytes == 0;
+            hopeless |= alone && was_alone;
+            was_alone = alone;
             if hopeless || BOUNCE_WAIT_MAX <= start.elapsed() {
                 self.count_reason(staging_fallback(refused.kind), 1);
                 return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused)));

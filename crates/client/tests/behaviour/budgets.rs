@@ -1,18 +1,19 @@
 //! The arena never exceeds its budget, and a budget that is used up never stops a read.
 
 use crate::support::{
-    Checking, Claims, KIB, MIB, Rig, assert_idle, budget, eventually, every_engine, free_engine, stat, stored,
+    Checking, Claims, Hooked, KIB, MIB, Rig, assert_idle, budget, eventually, every_engine, free_engine, stat, stored,
     tensor_item,
 };
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::Duration,
 };
-use tensorlease::{CallError, Delivery, OpenError, Options, Patience, ReadError, Store};
+use tensorlease::{CallError, Delivery, KeyFailure, OpenError, Options, Patience, ReadError, Store, engine::FaultKind};
+use tensorlease_memory::{MapError, SlabMemory, SlabSource};
 
 #[test]
 fn every_budget_from_one_page_on_serves_every_delivery() {
@@ -42,6 +43,40 @@ fn every_budget_from_one_page_on_serves_every_delivery() {
             assert_idle(&rig.store);
         }
     }
+}
+
+/// Has no room, and counts who asks.
+#[derive(Default)]
+struct NoRoom(AtomicU64);
+
+impl SlabSource for NoRoom {
+    fn make(&self, _len: usize) -> Result<Option<SlabMemory>, MapError> {
+        self.0.fetch_add(1, Relaxed);
+        Ok(None)
+    }
+}
+
+#[test]
+fn nobody_waits_for_room_that_no_transfer_of_this_store_can_give_back() {
+    let source = Arc::new(NoRoom::default());
+    let lens = [5000; 4];
+    let (engine, _) = stored(&lens);
+    let engine = Hooked::new(engine).with_slabs(Arc::clone(&source) as Arc<dyn SlabSource>);
+    let options = Options {
+        retries: 0,
+        ..budget(MIB)
+    };
+    let rig = Rig::registering(Arc::new(engine), &options);
+    let error = rig.read(&lens, Delivery::Copied).unwrap_err();
+    let ReadError::Transfer { failures, .. } = error else {
+        panic!("{error:?}")
+    };
+    let no_memory = |failure: &KeyFailure| failure.kind == FaultKind::NoHandle;
+    assert!(failures.iter().all(no_memory), "{failures:?}");
+    // A wait asks every millisecond, for a second.
+    let asked = source.0.load(Relaxed);
+    assert!(asked < 200, "a source without room was asked {asked} times");
+    assert_idle(&rig.store);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     value::{Shape, Value},
 };
 use std::{sync::Arc, time::Duration};
-use tensorlease::{CallError, Described, ObjectKind, Patience, QueryError};
+use tensorlease::{CallError, Described, Patience, QueryError};
 
 impl Run<'_> {
     pub(crate) fn contains(&self, keys: &[usize], patience: Impatience) -> Result<(), String> {
@@ -132,6 +132,7 @@ impl Run<'_> {
                 self.tally.add("calls/drop", 1);
                 self.holdings.drop_kept(kept);
             }
+            self.holdings.drop_view(random.number());
         }
     }
 
@@ -150,14 +151,7 @@ impl Run<'_> {
                 }
                 return Err(format!("{name:?} is not in the engine, though it was stored"));
             };
-            let same = |value: &Value| {
-                let tagged = match &value.kind {
-                    ObjectKind::Tensor(spec) => tag.as_ref() == Some(spec.tag()),
-                    ObjectKind::Packed => tag.is_some(),
-                };
-                // A marker of one byte stands for a value without bytes.
-                tagged && (*value.bytes == bytes || (value.bytes.is_empty() && bytes == [0]))
-            };
+            let same = |value: &Value| value.is_stored_as(tag.as_ref(), &bytes);
             if !possible.values.iter().any(same) {
                 return Err(format!(
                     "{name:?} is in the engine as {} bytes that nobody put there",

@@ -1,6 +1,7 @@
 //! What a program gives its store reason to fail with: any other error is a difference.
 
 use crate::{
+    host::{Blow, Terms},
     program::{Fault, Program},
     steps::{Act, Impatience, Step},
     value::{Shape, WRONG_BYTES_MAX},
@@ -22,6 +23,10 @@ pub(crate) struct Grounds {
     pub(crate) hangs: bool,
     /// Memory may be in quarantine.
     pub(crate) late: bool,
+    /// The arena may be refused memory.
+    pub(crate) scarce: bool,
+    /// The connection to the host may end.
+    pub(crate) severed: bool,
     pub(crate) strict: bool,
     pub(crate) describes: bool,
 }
@@ -115,8 +120,30 @@ impl Grounds {
         if program.base.lends().is_some() {
             self.reads.insert(FaultKind::NoLoan);
         }
-        if program.capacity_bytes < 1 << 20 {
+        match program.base.host() {
+            Some(terms) => self.add_host(program, terms),
+            None if program.capacity_bytes < 1 << 20 => {
+                self.writes.insert(FaultKind::Full);
+            }
+            None => {}
+        }
+    }
+
+    /// All that is stored and leased shares one budget, behind one connection.
+    fn add_host(&mut self, program: &Program, terms: Terms) {
+        let ends = |step: &Step| matches!(step.act, Act::Strike(Blow::Disconnect | Blow::StopDaemon));
+        self.severed = steps(program).any(ends);
+        self.scarce = self.severed || terms.is_scarce();
+        if terms.is_scarce() {
             self.writes.insert(FaultKind::Full);
+        }
+        if self.scarce {
+            self.add_everywhere(&[FaultKind::NoHandle]);
+        }
+        if self.severed {
+            self.add_everywhere(&[FaultKind::Unavailable]);
+            self.removals.insert(FaultKind::Unavailable);
+            self.questions.insert(FaultKind::Unavailable);
         }
     }
 

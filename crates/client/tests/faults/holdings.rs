@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
-use tensorlease::Buffer;
+use tensorlease::{Buffer, View};
 use tensorlease_memory::Region;
 
 /// A value that was read and not dropped.
@@ -21,6 +21,14 @@ impl Kept {
     pub(crate) fn is_as_it_was(&self) -> bool {
         self.buffer.as_slice() == self.bytes.as_slice()
     }
+}
+
+/// A value that was read in place and not dropped.
+#[derive(Debug)]
+pub(crate) struct KeptView {
+    pub(crate) view: View,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) what: String,
 }
 
 /// Memory of the caller that a read was to fill.
@@ -49,6 +57,7 @@ impl Destination {
 #[derive(Debug, Default)]
 pub(crate) struct Holdings {
     kept: Mutex<Vec<Kept>>,
+    views: Mutex<Vec<KeptView>>,
     destinations: Mutex<Vec<Destination>>,
     sources: Mutex<Vec<Guarded>>,
     /// Buffers that a put was given, which the store must let go of in the end.
@@ -100,7 +109,22 @@ impl Holdings {
         drop(kept);
     }
 
+    pub(crate) fn keep_view(&self, kept: KeptView) {
+        lock(&self.views).push(kept);
+    }
+
+    /// Drops one view, chosen by a random number.
+    pub(crate) fn drop_view(&self, number: u64) {
+        let mut views = lock(&self.views);
+        let len = views.len() as u64;
+        let at = usize::try_from(number.checked_rem(len).unwrap_or(0)).expect("a place in a list");
+        let dropped = (at < views.len()).then(|| views.swap_remove(at));
+        drop(views);
+        drop(dropped);
+    }
+
     pub(crate) fn drop_all(&self) {
+        drop(std::mem::take(&mut *lock(&self.views)));
         for kept in std::mem::take(&mut *lock(&self.kept)) {
             self.drop_kept(kept);
         }
@@ -124,6 +148,10 @@ impl Holdings {
         let bytes = kept.iter().map(|kept| kept.bytes.len() as u64).sum();
         let changed = |kept: &Kept| format!("{} changed while it was held", kept.what);
         let mut complaints: Vec<String> = kept.iter().filter(|kept| !kept.is_as_it_was()).map(changed).collect();
+        let replaced = |kept: &&KeptView| kept.view.to_vec() != kept.bytes;
+        let views = lock(&self.views);
+        let changed = |kept: &KeptView| format!("{} changed while it was held", kept.what);
+        complaints.extend(views.iter().filter(replaced).map(changed));
         complaints.extend(lock(&self.destinations).iter().filter_map(Destination::complaint));
         (complaints, bytes)
     }

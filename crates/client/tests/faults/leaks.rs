@@ -1,6 +1,6 @@
 //! What must be gone when nobody holds a value and no call runs.
 
-use crate::{noise, program::Ending, run::Run, stack::Stack};
+use crate::{host::Host, noise, program::Ending, run::Run, stack::Stack};
 use std::{
     fs,
     sync::{Arc, atomic::Ordering::SeqCst},
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(10);
 const IDLE: [&str; 3] = ["running_calls", "abandoned_running_calls", "in_flight_bytes"];
 
 /// Waits until there is no complaint; the last one where there always is.
-fn eventually(complaint: impl Fn() -> Option<String>) -> Result<(), String> {
+pub(crate) fn eventually(complaint: impl Fn() -> Option<String>) -> Result<(), String> {
     let start = Instant::now();
     loop {
         match complaint() {
@@ -39,7 +39,8 @@ impl Run<'_> {
     pub(crate) fn end(self) {
         let (findings, stack, tally) = (self.findings, self.stack, Arc::clone(&self.tally));
         let mut differences = vec![is_zero(&self.store, &IDLE), self.look_again()];
-        if !self.is_closing() {
+        let has_ended = stack.host.as_ref().is_some_and(Host::is_stopped);
+        if !self.is_closing() && !has_ended {
             differences.push(self.check_engine());
         }
         if self.program.drops_first {
@@ -147,7 +148,7 @@ fn is_gone(store: &Store) -> Result<(), String> {
     }
 }
 
-/// No promise to the engine was broken, nothing is registered or on loan, and no thread of the store runs.
+/// No promise to the engine was broken, and nothing is registered or on loan.
 fn stack_is_bare(stack: &Stack) -> Result<(), String> {
     let broken = stack.broken();
     if let Some(first) = broken.first() {
@@ -164,8 +165,16 @@ fn stack_is_bare(stack: &Stack) -> Result<(), String> {
         let alive = stack.lending.as_ref().map_or(0, |lending| lending.alive());
         (0 < alive).then(|| format!("{alive} loans were not given back"))
     })?;
-    eventually(|| pinned_memory().map(|line| format!("the kernel still pins memory: {line}")))?;
-    eventually(|| threads_of_stores().map(|name| format!("the thread {name} still runs")))
+    eventually(|| pinned_memory().map(|line| format!("the kernel still pins memory: {line}")))
+}
+
+/// No thread of a store or a daemon runs, and no more files are open than before.
+pub(crate) fn process_is_bare(files_before: usize) -> Result<(), String> {
+    eventually(|| threads_of_stores().map(|name| format!("the thread {name} still runs")))?;
+    eventually(|| {
+        let files = open_files();
+        (files_before < files).then(|| format!("{} files were left open", files - files_before))
+    })
 }
 
 fn nothing_is_left_behind(stack: &Stack) -> Result<(), String> {

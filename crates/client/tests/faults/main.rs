@@ -1,5 +1,6 @@
 //! The fault campaign: random programs of calls on a store from several threads, over engines that fail, read short, stall,
-//! panic, write late and lose keys, over budgets from one page upwards. A model says what each call may bring; whatever else
+//! panic, write late and lose keys, or of a host whose daemon
+//! ends and whose other clients meddle or are killed, over budgets from one page upwards. A model says what each call may bring; whatever else
 //! it brings is a difference. Afterwards nothing may be leased, in flight, registered, on loan or running.
 //!
 //! ```text
@@ -25,6 +26,7 @@ mod campaign;
 mod checking;
 mod grounds;
 mod holdings;
+mod host;
 mod leaks;
 #[path = "../behaviour/support/lending.rs"]
 #[allow(
@@ -36,6 +38,7 @@ mod leaks;
 mod lending;
 mod memory;
 mod model;
+mod neighbour;
 mod noise;
 mod program;
 mod random;
@@ -45,10 +48,12 @@ mod run;
 mod short;
 mod stack;
 mod steps;
+mod stranger;
 mod tally;
 mod trial;
 mod unruly;
 mod value;
+mod viewing;
 mod watching;
 mod worker;
 mod writing;
@@ -67,6 +72,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == campaign::WORKER) {
         worker::serve();
+        return ExitCode::SUCCESS;
+    }
+    if let [first, socket] = &arguments[..]
+        && first == stranger::STRANGER
+    {
+        stranger::live(socket);
         return ExitCode::SUCCESS;
     }
     match arguments::parse(&arguments) {

@@ -2,7 +2,9 @@
 
 use crate::{
     checking::Claims,
+    host,
     lending::Terms,
+    neighbour::Meddling,
     random::Random,
     steps::{self, Step},
     value::Shape,
@@ -33,16 +35,29 @@ pub(crate) enum Base {
     LendingFree(Terms),
     /// As `Checked`, and lends memory of its own.
     LendingChecked(Terms),
+    /// A client of a daemon in this process.
+    Host(host::Terms),
 }
 
 impl Base {
     pub(crate) fn registers(self) -> bool {
-        matches!(self, Self::Checked | Self::Pinned | Self::LendingChecked(_))
+        match self {
+            Self::Checked | Self::Pinned | Self::LendingChecked(_) => true,
+            Self::Free | Self::LendingFree(_) => false,
+            Self::Host(terms) => terms.registers,
+        }
     }
 
     pub(crate) fn lends(self) -> Option<Terms> {
         match self {
             Self::LendingFree(terms) | Self::LendingChecked(terms) => Some(terms),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn host(self) -> Option<host::Terms> {
+        match self {
+            Self::Host(terms) => Some(terms),
             _ => None,
         }
     }
@@ -54,6 +69,7 @@ impl Base {
             Self::Pinned => "pinned",
             Self::LendingFree(_) => "lending, free",
             Self::LendingChecked(_) => "lending, checked",
+            Self::Host(_) => "host",
         }
     }
 }
@@ -113,6 +129,8 @@ pub(crate) struct Program {
     /// What is under the keys before the store opens.
     pub(crate) stored: Vec<Option<Shape>>,
     pub(crate) threads: Vec<Vec<Step>>,
+    /// What another client of the same host does meanwhile.
+    pub(crate) neighbour: Vec<Meddling>,
     pub(crate) ending: Ending,
     /// Are values that were kept dropped before the store is closed?
     pub(crate) drops_first: bool,
@@ -131,7 +149,7 @@ impl Program {
         let stored = (0..keys.len()).map(|_| stored(random, &shapes)).collect();
         let threads = steps::threads(random, &keys, &shapes);
         let ending = random.pick(&[Ending::Close, Ending::Close, Ending::CloseInHaste, Ending::Drop]);
-        Self {
+        let mut program = Self {
             seed,
             base,
             capacity_bytes: if random.one_in(8) { 128 * KIB } else { 64 * MIB },
@@ -141,9 +159,12 @@ impl Program {
             keys,
             stored,
             threads,
+            neighbour: Vec::new(),
             ending,
             drops_first: random.one_in(2),
-        }
+        };
+        host::perhaps(&mut program, &shapes);
+        program
     }
 
     /// May the engine write memory after a call returned?

@@ -17,11 +17,13 @@ use tensorlease::{
 
 /// One key and what its read asks for.
 #[derive(Clone, Debug)]
-struct Asked {
-    key: usize,
-    kind: ObjectKind,
-    len: u64,
-    described: bool,
+pub(crate) struct Asked {
+    pub(crate) key: usize,
+    pub(crate) kind: ObjectKind,
+    pub(crate) len: u64,
+    pub(crate) described: bool,
+    /// Is the object's tag compared with what is asked for?
+    pub(crate) tagged: bool,
 }
 
 impl Run<'_> {
@@ -82,7 +84,7 @@ impl Run<'_> {
     }
 
     /// What to ask for: mostly what may be there, now and then something else.
-    fn ask(&self, keys: &[usize], random: &mut Random) -> Vec<Asked> {
+    pub(crate) fn ask(&self, keys: &[usize], random: &mut Random) -> Vec<Asked> {
         let now = Span {
             from: self.model.now(),
             to: self.model.now(),
@@ -105,6 +107,7 @@ impl Run<'_> {
                     kind,
                     len,
                     described: false,
+                    tagged: self.grounds.describes,
                 }
             });
             asked.clone()
@@ -112,7 +115,7 @@ impl Run<'_> {
         keys.iter().map(ask).collect()
     }
 
-    fn items(&self, asked: &[Asked]) -> Vec<ReadItem> {
+    pub(crate) fn items(&self, asked: &[Asked]) -> Vec<ReadItem> {
         let item = |asked: &Asked| ReadItem {
             key: self.program.keys[asked.key].clone(),
             expected: if asked.described {
@@ -238,7 +241,13 @@ impl Run<'_> {
         overlaps
     }
 
-    fn explain_read(&self, error: &ReadError, asked: &[Asked], span: Span, patience: Impatience) -> Result<(), String> {
+    pub(crate) fn explain_read(
+        &self,
+        error: &ReadError,
+        asked: &[Asked],
+        span: Span,
+        patience: Impatience,
+    ) -> Result<(), String> {
         let closing = self.was_closing(span);
         let failures = match error {
             ReadError::Call(tensorlease::CallError::Invalid { .. })
@@ -247,7 +256,7 @@ impl Run<'_> {
                 return Ok(());
             }
             ReadError::Call(error) => return self.grounds.explain_call(error, patience, closing),
-            ReadError::ArenaExhausted { .. } if self.grounds.late => return Ok(()),
+            ReadError::ArenaExhausted { .. } if self.grounds.late || self.grounds.scarce => return Ok(()),
             ReadError::Fallback { .. } if self.grounds.strict => return Ok(()),
             ReadError::KeyNotFound { failures, .. } if has(failures, FaultKind::NotFound) => failures,
             ReadError::SizeMismatch { failures, .. } if has(failures, FaultKind::Mismatch) => failures,
@@ -274,7 +283,7 @@ impl Run<'_> {
         closing: bool,
     ) -> Result<(), String> {
         let possible = self.model.possible(asked.key, span);
-        let another = |value: &Value| asked.described || !value.fits(&asked.kind, asked.len, self.grounds.describes);
+        let another = |value: &Value| asked.described || !value.fits(&asked.kind, asked.len, asked.tagged);
         let explained = match failure.kind {
             FaultKind::NotFound => possible.absent || self.loses(asked.key),
             FaultKind::Mismatch => possible.values.iter().any(another),

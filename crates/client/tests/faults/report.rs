@@ -44,6 +44,23 @@ const COUNTERS: [&str; 16] = [
     "store/abandoned_calls",
     "store/duplicate_keys",
 ];
+/// What the programs must have run on, and what must have befallen a host.
+const GROUNDS: [&str; 14] = [
+    "engines/free",
+    "engines/checked",
+    "engines/pinned",
+    "engines/lending, free",
+    "engines/lending, checked",
+    "engines/host",
+    "store/viewed_reads",
+    "host/values read in place",
+    "host/objects written by another client",
+    "host/objects read by another client",
+    "host/removals by another client",
+    "host/struck: Disconnect",
+    "host/struck: StopDaemon",
+    "host/struck: KillStranger",
+];
 /// From so many programs on each of these must have come up.
 const PROGRAMS_TELLING: usize = 3_000;
 
@@ -52,7 +69,7 @@ pub(crate) fn missing(outcome: &Outcome) -> Vec<&'static str> {
     if outcome.run < PROGRAMS_TELLING {
         return Vec::new();
     }
-    let all = STRIKES.iter().chain(&COUNTERS).copied();
+    let all = STRIKES.iter().chain(&COUNTERS).chain(&GROUNDS).copied();
     all.filter(|name| outcome.tally.get(name) == 0).collect()
 }
 
@@ -76,6 +93,7 @@ pub(crate) fn print(outcome: &Outcome) {
     );
     for (group, heading) in [
         ("engines/", "programs by engine"),
+        ("host/", "what befell the hosts"),
         ("budgets/", "programs by budget"),
         ("calls/", "calls"),
         ("succeeded/", "of those, successful"),

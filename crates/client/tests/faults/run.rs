@@ -21,6 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::{ObjectKind, Patience, Store};
+use tensorlease_host::HostEngine;
 
 /// No more than this is told of one program.
 const FINDINGS_MAX: usize = 12;
@@ -120,6 +121,9 @@ impl<'p> Run<'p> {
                 let started = thread.spawn_scoped(scope, move || self.thread(number, steps));
                 started.expect("a thread can be started");
             }
+            if let Some(host) = &self.stack.host {
+                scope.spawn(|| self.neighbour(&host.neighbour));
+            }
         });
     }
 
@@ -141,6 +145,15 @@ impl<'p> Run<'p> {
         self.findings.begin(number, "ended".to_owned());
     }
 
+    fn neighbour(&self, engine: &HostEngine) {
+        for (at, meddling) in self.program.neighbour.iter().enumerate() {
+            self.meddle(engine, meddling).unwrap_or_else(|difference| {
+                self.findings
+                    .add(format!("neighbour, step {at}: {difference}\n    {meddling:?}"));
+            });
+        }
+    }
+
     fn act(&self, step: &Step) -> Result<(), String> {
         let mut random = Random::new(step.seed);
         let random = &mut random;
@@ -150,6 +163,7 @@ impl<'p> Run<'p> {
             Act::PutKept { key } => self.put_kept(*key, step.patience, random),
             Act::Get(get) => self.get(get, step.patience, random),
             Act::GetInto { keys, direct } => self.get_into(keys, *direct, step.patience, random),
+            Act::View { keys, described, keeps } => self.view(keys, (*described, *keeps), step.patience, random),
             Act::Remove { keys } => self.remove(keys, step.patience),
             Act::Clear => self.clear(step.patience),
             Act::Contains { keys } => self.contains(keys, step.patience),
@@ -173,6 +187,15 @@ impl<'p> Run<'p> {
             Act::Close { in_haste } => {
                 self.tally.add("calls/close beside other threads", 1);
                 self.close(in_haste.then(|| Duration::from_micros(random.below(2_000))))
+            }
+            Act::Strike(blow) => {
+                self.tally.add(format!("host/struck: {blow:?}"), 1);
+                let host = self
+                    .stack
+                    .host
+                    .as_ref()
+                    .expect("only programs with a host have such steps");
+                host.strike(*blow)
             }
         }
     }
@@ -244,14 +267,20 @@ impl<'p> Run<'p> {
 
     /// May a read that ran then have brought these bytes?
     pub(crate) fn check_value(&self, key: usize, kind: &ObjectKind, bytes: &[u8], span: Span) -> Result<(), String> {
+        if self.loses(key) && !self.is_unseen(bytes.len() as u64) {
+            let name = &self.program.keys[key];
+            return Err(format!("{name:?} was read, though the engine has lost it"));
+        }
+        self.check_bytes(key, kind, bytes, span)
+    }
+
+    /// May these bytes have been there then?
+    pub(crate) fn check_bytes(&self, key: usize, kind: &ObjectKind, bytes: &[u8], span: Span) -> Result<(), String> {
         let len = bytes.len() as u64;
         if self.is_unseen(len) {
             return Ok(());
         }
         let name = &self.program.keys[key];
-        if self.loses(key) {
-            return Err(format!("{name:?} was read, though the engine has lost it"));
-        }
         let possible = self.model.possible(key, span);
         let fitting: Vec<Value> = possible
             .values

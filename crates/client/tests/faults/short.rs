@@ -15,7 +15,7 @@ use std::{
 
 /// Programs that once showed a defect. A change of the generator gives a seed another program: each defect has a test of its
 /// own beside these.
-const REPLAYED: [(&str, &[u64]); 9] = [
+const REPLAYED: [(&str, &[u64]); 12] = [
     (
         "parts of a value that was replaced meanwhile were of two puts",
         &[28, 295, 300, 1664],
@@ -28,6 +28,9 @@ const REPLAYED: [(&str, &[u64]); 9] = [
     ("what was cut by loans did not fit into the bounce reserve", &[3373]),
     ("behind a batch of odd length a tensor was not aligned", &[2047]),
     ("a closed store said that memory can't be registered", &[263]),
+    ("a close that met another thread told the daemon nothing", &[7539]),
+    ("what a busy daemon did not take back was forgotten", &[24403]),
+    ("a read on a full host waited a second for each batch", &[41509, 42348]),
 ];
 /// More seeds, the same ones every time.
 const SEEDS: std::ops::Range<u64> = 1..161;

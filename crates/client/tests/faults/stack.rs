@@ -2,6 +2,7 @@
 
 use crate::{
     checking::Checking,
+    host::Host,
     lending::{Lending, no_loan},
     program::{Base, Fault, Program},
     random::Random,
@@ -37,6 +38,8 @@ pub(crate) struct Stack {
     pub(crate) has_beside: AtomicBool,
     /// Is the memory really pinned?
     pub(crate) pinned: bool,
+    /// Last, as what ends last.
+    pub(crate) host: Option<Host>,
 }
 
 /// An object as the engine holds it.
@@ -48,7 +51,11 @@ pub(crate) struct Stored {
 
 impl Stack {
     pub(crate) fn of(program: &Program, tally: &Arc<Tally>) -> Self {
-        let (raw, pinned) = embedded(program);
+        let host = program.base.host().map(Host::start);
+        let (raw, pinned) = match &host {
+            Some(host) => (Arc::clone(&host.client) as Arc<dyn Engine>, false),
+            None => embedded(program),
+        };
         let armed = Arc::new(AtomicBool::new(false));
         let lending = program.base.lends().map(|terms| {
             let lending = Lending::new(Arc::clone(&raw), terms);
@@ -86,6 +93,15 @@ impl Stack {
             armed,
             has_beside: AtomicBool::new(false),
             pinned,
+            host,
+        }
+    }
+
+    /// The way to the objects past all that is wrong with the engine.
+    fn aside(&self) -> &dyn Engine {
+        match &self.host {
+            Some(host) => &host.neighbour,
+            None => &*self.raw,
         }
     }
 
@@ -113,13 +129,13 @@ impl Stack {
                 segments: &[memory.source(0..memory.len())],
                 tag: &tag(shape),
             };
-            self.raw.write_batch(&[write])[0].is_ok()
+            self.aside().write_batch(&[write])[0].is_ok()
         })
     }
 
     /// What is under a key, past all that is wrong with the engine.
     pub(crate) fn stored(&self, key: &str) -> Result<Option<Stored>, String> {
-        let described = self.raw.describe_batch(&[key]).remove(0);
+        let described = self.aside().describe_batch(&[key]).remove(0);
         let Some(info) = described.map_err(|fault| fault.to_string())? else {
             return Ok(None);
         };
@@ -134,7 +150,7 @@ impl Stack {
                 tag: info.tag.as_ref(),
                 by_transport: false,
             };
-            self.raw.read_batch(&[read]).remove(0)
+            self.aside().read_batch(&[read]).remove(0)
         });
         read.map_err(|fault| fault.to_string())?;
         Ok(Some(Stored {

@@ -1,6 +1,6 @@
 //! What the threads of a program do.
 
-use crate::{random::Random, value::Shape};
+use crate::{host::Blow, random::Random, value::Shape};
 use std::ops::Range;
 use tensorlease::{Delivery, Route};
 
@@ -45,6 +45,12 @@ pub(crate) enum Act {
         keys: Vec<usize>,
         direct: bool,
     },
+    /// Values are read where the engine keeps them.
+    View {
+        keys: Vec<usize>,
+        described: bool,
+        keeps: bool,
+    },
     Remove {
         keys: Vec<usize>,
     },
@@ -73,6 +79,8 @@ pub(crate) enum Act {
     Close {
         in_haste: bool,
     },
+    /// Something befalls the host.
+    Strike(Blow),
 }
 
 #[derive(Clone, Debug)]

@@ -38,6 +38,7 @@ pub(crate) fn run(program: &Program, tally: &Arc<Tally>, findings: &Findings, wa
     let engine = Arc::clone(&stack.watching) as Arc<dyn Engine>;
     let model = Model::new(program.keys.len(), engine.capabilities().atomic_replace);
     store_past_the_client(program, &stack, &model);
+    add_stranger(program, &stack, findings);
     match Store::with_engine(engine, &program.options) {
         Err(error) => findings.add(format!("the store did not open: {error}")),
         Ok(store) => {
@@ -51,7 +52,12 @@ pub(crate) fn run(program: &Program, tally: &Arc<Tally>, findings: &Findings, wa
     }
     let closed = stack.raw.close();
     closed.unwrap_or_else(|error| findings.add(format!("the engine did not close: {error}")));
+    if let Some(host) = &stack.host {
+        host.end()
+            .unwrap_or_else(|difference| findings.add(format!("in the end: {difference}")));
+    }
     drop(stack);
+    leaks::process_is_bare(files).unwrap_or_else(|difference| findings.add(format!("in the end: {difference}")));
     // Where something is wrong every log line helps.
     let failed = findings.any();
     for line in noise::take()
@@ -59,10 +65,6 @@ pub(crate) fn run(program: &Program, tally: &Arc<Tally>, findings: &Findings, wa
         .filter(|line| failed || noise::is_alarming(line))
     {
         findings.add(line);
-    }
-    let left = leaks::open_files();
-    if files < left {
-        findings.add(format!("{} files were left open", left - files));
     }
 }
 
@@ -78,6 +80,19 @@ fn store_past_the_client(program: &Program, stack: &Stack, model: &Model) {
     if !namespace.is_empty() {
         let (shape, value) = beside();
         stack.has_beside.store(stack.store(BESIDE, &shape, &value), Relaxed);
+    }
+}
+
+fn add_stranger(program: &Program, stack: &Stack, findings: &Findings) {
+    let namespace = &program.options.namespace;
+    let keys: Vec<String> = program.keys.iter().map(|key| format!("{namespace}{key}")).collect();
+    let host = stack
+        .host
+        .as_ref()
+        .filter(|_| program.base.host().is_some_and(|terms| terms.stranger));
+    if let Some(host) = host {
+        host.add_stranger(&keys)
+            .unwrap_or_else(|difference| findings.add(difference));
     }
 }
 

@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Staging,
+    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Staging, Views,
     WriteOp,
 };
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, SlabSource};
 
 /// A panic with this text is meant.
 pub(crate) const PANIC: &str = "panics on purpose in a fault campaign";
@@ -154,6 +154,14 @@ impl Engine for Unruly {
 
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging()
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        self.inner.views()
+    }
+
+    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
+        self.inner.slabs()
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use std::sync::Arc;
-use tensorlease::{DType, Expected, ObjectKind, TensorSpec};
+use tensorlease::{DType, Expected, ObjectKind, TensorSpec, engine::Tag};
 
 const DTYPES: [DType; 8] = [
     DType::U8,
@@ -42,6 +42,16 @@ impl Value {
     /// Could a read that expects this kind and size have got it? An engine that keeps no tags only compares sizes.
     pub(crate) fn fits(&self, kind: &ObjectKind, len: u64, tagged: bool) -> bool {
         self.len() == len && (!tagged || self.kind == *kind)
+    }
+
+    /// Is this how an engine holds it?
+    pub(crate) fn is_stored_as(&self, tag: Option<&Tag>, bytes: &[u8]) -> bool {
+        let tagged = match &self.kind {
+            ObjectKind::Tensor(spec) => tag == Some(spec.tag()),
+            ObjectKind::Packed => tag.is_some(),
+        };
+        // A marker of one byte stands for a value without bytes.
+        tagged && (*self.bytes == bytes || (self.bytes.is_empty() && bytes == [0]))
     }
 }
 

@@ -9,11 +9,11 @@ use std::{
     },
 };
 use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Staging,
+    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Staging, Views,
     WriteOp,
     decorators::{Failing, LateWriting},
 };
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, SlabSource};
 
 /// Passes every call on and looks at the results.
 pub(crate) struct Watching {
@@ -207,6 +207,14 @@ impl Engine for Watching {
 
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging()
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        self.inner.views()
+    }
+
+    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
+        self.inner.slabs()
     }
 
     fn close(&self) -> Result<(), CloseError> {

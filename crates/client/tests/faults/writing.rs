@@ -170,7 +170,7 @@ impl Run<'_> {
                 (Fate::Served(failures), if named { explained } else { misnamed() })
             }
             WriteError::Fallback { .. } if self.grounds.strict => (Fate::Over, Ok(())),
-            WriteError::ArenaExhausted { .. } if self.grounds.late => (Fate::Over, Ok(())),
+            WriteError::ArenaExhausted { .. } if self.grounds.late || self.grounds.scarce => (Fate::Over, Ok(())),
             error => (Fate::Over, Err(format!("no reason for {error:?}"))),
         }
     }
@@ -187,6 +187,8 @@ impl Run<'_> {
         for (key, begun) in begun {
             let outcome = match (fate, &failed) {
                 (Fate::Served(_), Ok(failed)) if !failed.contains(key) => Outcome::Done,
+                // With its connection an answer may be lost, and what it answers may be done later.
+                (Fate::Served(_) | Fate::Over, _) if self.grounds.severed => Outcome::GivenUp,
                 (Fate::Served(_) | Fate::Over, _) => Outcome::Failed,
                 (Fate::GivenUp, _) => Outcome::GivenUp,
             };

@@ -14,6 +14,8 @@ pub(super) enum Returned {
     View { ticket: u64, bytes: usize },
     /// A slab of the client's arena.
     Extent { ticket: u64 },
+    /// Every reservation: the client asks for nothing more.
+    Rest,
 }
 
 /// Collects what is given back. Its lock is held for a few instructions only.
@@ -26,6 +28,7 @@ pub(super) struct Returns {
 struct Waiting {
     pins: Vec<u64>,
     extents: Vec<u64>,
+    rest: bool,
     /// Of dropped views in `pins`.
     bytes: usize,
     /// Views that live.
@@ -39,6 +42,7 @@ struct Waiting {
 pub(super) struct Batch {
     pins: Vec<u64>,
     extents: Vec<u64>,
+    rest: bool,
 }
 
 impl Returns {
@@ -67,6 +71,10 @@ impl Returns {
                 waiting.extents.push(ticket);
                 waiting.urgent = true;
             }
+            Returned::Rest => {
+                waiting.rest = true;
+                waiting.urgent = true;
+            }
         }
         waiting.is_due()
     }
@@ -75,23 +83,37 @@ impl Returns {
         self.waiting().is_due()
     }
 
+    /// As much as a socket takes at once or not at all; more is due then.
     pub(super) fn take(&self) -> Batch {
         let mut waiting = self.waiting();
+        let (pins, extents) = (waiting.pins.len(), waiting.extents.len());
         // What a view's drop pushes to keeps its room.
-        let batch = Batch {
-            pins: waiting.pins.drain(..).collect(),
-            extents: std::mem::take(&mut waiting.extents),
+        let mut batch = Batch {
+            pins: waiting.pins.drain(..pins.min(LIST_MAX)).collect(),
+            extents: waiting.extents.drain(..extents.min(LIST_MAX)).collect(),
+            rest: false,
         };
+        waiting.urgent = LIST_MAX < pins.max(extents);
+        if !waiting.urgent {
+            batch.rest = std::mem::take(&mut waiting.rest);
+        }
         waiting.bytes = 0;
-        waiting.urgent = false;
         batch
     }
 
-    /// It could not be sent; it stays until something else is.
+    /// It could not be sent; it stays until something else is, or [`Returns::try_again`].
     pub(super) fn put_back(&self, batch: Batch) {
         let mut waiting = self.waiting();
         waiting.pins.extend(batch.pins);
         waiting.extents.extend(batch.extents);
+        waiting.rest |= batch.rest;
+    }
+
+    /// What was put back is due again; false: there is nothing.
+    pub(super) fn try_again(&self) -> bool {
+        let mut waiting = self.waiting();
+        waiting.urgent = !waiting.pins.is_empty() || !waiting.extents.is_empty() || waiting.rest;
+        waiting.urgent
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -114,6 +136,9 @@ impl Batch {
         }
         for ticket in &self.extents {
             Request::ReleaseExtent { ticket: *ticket }.encode(out);
+        }
+        if self.rest {
+            Request::Leave.encode(out);
         }
     }
 }
@@ -146,6 +171,38 @@ mod tests {
     }
 
     #[test]
+    fn much_goes_in_several_batches_and_the_leave_last() {
+        let returns = Returns::default();
+        returns.add(Returned::Rest);
+        (0..LIST_MAX as u64 + 5).for_each(|ticket| {
+            returns.add(Returned::Extent { ticket });
+        });
+        let first = returns.take();
+        assert_eq!((first.extents.len(), first.rest), (LIST_MAX, false));
+        assert!(returns.is_due());
+        let last = returns.take();
+        assert_eq!((last.extents.len(), last.rest), (5, true));
+        assert!(!returns.is_due());
+    }
+
+    #[test]
+    fn a_client_that_leaves_says_so_once_and_is_heard_later_where_nothing_can_be_sent() {
+        let returns = Returns::default();
+        assert!(returns.add(Returned::Rest));
+        let batch = returns.take();
+        assert!(batch.rest && !returns.is_due());
+        returns.put_back(batch);
+        assert!(returns.add(Returned::Extent { ticket: 1 }));
+        let mut out = Vec::new();
+        returns.take().encode(&mut out);
+        let mut both = Vec::new();
+        Request::ReleaseExtent { ticket: 1 }.encode(&mut both);
+        Request::Leave.encode(&mut both);
+        assert_eq!(out, both);
+        assert!(!returns.take().rest);
+    }
+
+    #[test]
     fn reads_and_extents_go_back_at_once_and_what_was_not_sent_stays() {
         let returns = Returns::default();
         assert!(returns.add(Returned::Read { ticket: 5 }));
@@ -153,6 +210,10 @@ mod tests {
         let batch = returns.take();
         returns.put_back(batch);
         assert!(!returns.is_due(), "it waits for the next");
+        assert!(returns.try_again() && returns.is_due());
+        let batch = returns.take();
+        assert!(!returns.try_again(), "nothing was put back");
+        returns.put_back(batch);
         assert!(returns.add(Returned::Read { ticket: 7 }));
         let batch = returns.take();
         assert_eq!((batch.pins, batch.extents), (vec![5, 7], vec![6]));

@@ -6,19 +6,24 @@ use super::shown::Shown;
 use crate::place::SocketPath;
 use crate::socket::{self, Broken, FrameReader};
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Duration;
 use tensorlease_engine::{Capabilities, Fault, FaultKind};
 use tensorlease_memory::{Mapping, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// The thread that waits to give back needs next to nothing.
+const STACK_BYTES: usize = 64 << 10;
 
 /// Who holds what on a host.
 pub type HostReport = Report;
@@ -62,13 +67,18 @@ pub enum ConnectError {
 pub(super) struct Session {
     path: PathBuf,
     socket: OwnedFd,
-    number: u64,
-    capacity_bytes: u64,
+    /// Both are set by the daemon's welcome, before anybody else has the session.
+    number: OnceLock<u64>,
+    capacity_bytes: OnceLock<u64>,
     conversation: Mutex<Conversation>,
     slabs: RwLock<HashMap<u32, Arc<Shown>>>,
     lent: LentExtents,
     returns: Returns,
     fork_generation: u64,
+    /// For a thread that outlives the call which starts it.
+    this: Weak<Self>,
+    /// Does a thread wait for the daemon to take what goes back?
+    giving_back: AtomicBool,
 }
 
 /// One request and its answer at a time.
@@ -110,12 +120,13 @@ pub(super) struct Engine {
 
 impl Session {
     /// With the engine behind the daemon, if there is one.
-    pub(super) fn connect(place: &SocketPath) -> Result<(Self, Option<Engine>), ConnectError> {
-        let mut session = Self {
+    pub(super) fn connect(place: &SocketPath) -> Result<(Arc<Self>, Option<Engine>), ConnectError> {
+        let socket = connected(place)?;
+        let session = Arc::new_cyclic(|this| Self {
             path: place.as_path().to_owned(),
-            socket: connected(place)?,
-            number: 0,
-            capacity_bytes: 0,
+            socket,
+            number: OnceLock::new(),
+            capacity_bytes: OnceLock::new(),
             conversation: Mutex::new(Conversation {
                 reader: FrameReader::new(true),
                 out: Vec::new(),
@@ -125,7 +136,9 @@ impl Session {
             lent: LentExtents::default(),
             returns: Returns::default(),
             fork_generation: fork::generation(),
-        };
+            this: this.clone(),
+            giving_back: AtomicBool::new(false),
+        });
         let hello = Request::Hello {
             version: VERSION,
             lane_of: 0,
@@ -148,14 +161,14 @@ impl Session {
             socket: session.path.clone(),
             message: fault.message.into_owned(),
         })?;
-        session.capacity_bytes = capacity_bytes;
-        session.number = number;
+        session.capacity_bytes.get_or_init(|| capacity_bytes);
+        session.number.get_or_init(|| number);
         Ok((session, engine))
     }
 
     /// What the daemon calls it.
     pub(super) fn number(&self) -> u64 {
-        self.number
+        self.number.get().copied().unwrap_or_default()
     }
 
     /// Extents that the daemon has lent it.
@@ -168,7 +181,7 @@ impl Session {
     }
 
     pub(super) fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        self.capacity_bytes.get().copied().unwrap_or_default()
     }
 
     /// One round trip. `read` sees the answer where it lies, and the slabs that it may name.
@@ -260,8 +273,10 @@ impl Session {
             match socket::send_if_room(self.socket.as_fd(), out) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // A daemon that takes nothing: whoever talks to it next finds out.
+                    // A daemon that takes nothing just now.
                     self.returns.put_back(returned);
+                    drop(conversation);
+                    self.give_back_later();
                     return;
                 }
                 Err(error) => {
@@ -270,6 +285,38 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Perhaps nobody talks to the daemon any more: a thread waits until it takes messages again. Without one, whoever talks to it next sends the rest.
+    fn give_back_later(&self) {
+        let Some(session) = self.this.upgrade() else { return };
+        if self.giving_back.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let waiting = std::thread::Builder::new()
+            .name("tensorlease-returns".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                session.wait_for_room();
+                session.giving_back.store(false, Ordering::Release);
+                if session.returns.try_again() {
+                    session.flush();
+                }
+            });
+        if waiting.is_err() {
+            self.giving_back.store(false, Ordering::Release);
+        }
+    }
+
+    /// Until the socket takes bytes, has ended, or was full for longer than a daemon is ever silent.
+    fn wait_for_room(&self) {
+        let bound = Timespec {
+            tv_sec: SILENCE_MAX.as_secs().cast_signed(),
+            tv_nsec: 0,
+        };
+        let mut watched = [PollFd::new(&self.socket, PollFlags::OUT)];
+        // Whatever ends the wait, what is there is sent if it can be.
+        let _ended = poll(&mut watched, Some(&bound));
     }
 
     pub(super) fn report(&self) -> Result<HostReport, Fault> {
@@ -281,16 +328,7 @@ impl Session {
 
     /// Asks for nothing more. What is still lent keeps the connection.
     pub(super) fn leave(&self) {
-        // Whoever still has the conversation waits for a daemon that is silent: there is nobody to tell.
-        if let Ok(mut conversation) = self.conversation.try_lock() {
-            let Conversation { out, broken, .. } = &mut *conversation;
-            if broken.is_none() {
-                out.clear();
-                Request::Leave.encode(out);
-                let _gone_or_silent = socket::send_if_room(self.socket.as_fd(), out);
-            }
-        }
-        self.flush();
+        self.give_back(Returned::Rest);
     }
 
     /// Ends the connection under whoever waits on it.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind as bind_to, listen, socket_with, sockopt,
 };
-use rustix::process::{PidfdFlags, getuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -174,8 +174,13 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
         Ok(pidfd) => pidfd,
         Err(errno) => return log::warn!("process {:?} can't be watched, it was turned away: {errno}", peer.pid),
     };
+    admit(shared, client, peer.pid, pidfd);
+}
+
+/// Serves a client in a thread of its own. It is dead when `pidfd` is readable.
+pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: OwnedFd) {
     let number = shared.sessions_made.fetch_add(1, Ordering::Relaxed) + 1;
-    let session = Arc::new(Session::new(number, peer.pid, pidfd, client));
+    let session = Arc::new(Session::new(number, pid, pidfd, client));
     shared.add_session(&session);
     shared.serving.fetch_add(1, Ordering::AcqRel);
     let serving = {

@@ -7,9 +7,9 @@ use std::{
 };
 use tensorlease::engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, Loan, LoanLimits, ObjectInfo, ReadOp,
-    RegisterError, Registration, Staging, WriteOp,
+    RegisterError, Registration, Staging, Views, WriteOp,
 };
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, SlabSource};
 
 /// What the engine claims beyond, or instead of, what the inner one does.
 #[derive(Clone, Debug, Default)]
@@ -334,6 +334,14 @@ impl Engine for Checking {
 
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging().map(|_| self as &dyn Staging)
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        self.inner.views()
+    }
+
+    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
+        self.inner.slabs()
     }
 
     fn close(&self) -> Result<(), CloseError> {

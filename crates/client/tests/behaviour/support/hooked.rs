@@ -7,7 +7,7 @@ use std::sync::{
 use tensorlease::engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError, Staging, WriteOp,
 };
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, SlabSource};
 
 /// Answers a read in place of the engine, or lets it through. Gets the number of the call, from 1.
 type OnRead = dyn Fn(u64, &[ReadOp<'_>]) -> Option<Vec<Result<u64, Fault>>> + Send + Sync;
@@ -26,6 +26,7 @@ pub(crate) struct Hooked {
     writes: AtomicU64,
     descriptions: AtomicU64,
     closes: bool,
+    slabs: Option<Arc<dyn SlabSource>>,
     on_read: Option<Box<OnRead>>,
     on_write: Option<Box<OnWrite>>,
     on_register: Option<Box<OnRegister>>,
@@ -41,6 +42,7 @@ impl Hooked {
             writes: AtomicU64::new(0),
             descriptions: AtomicU64::new(0),
             closes: true,
+            slabs: None,
             on_read: None,
             on_write: None,
             on_register: None,
@@ -57,6 +59,12 @@ impl Hooked {
     /// Claims that it makes room when it is full.
     pub(crate) fn claiming_eviction(mut self) -> Self {
         self.capabilities.evicts = true;
+        self
+    }
+
+    /// Memory of the client's arena comes from there.
+    pub(crate) fn with_slabs(mut self, slabs: Arc<dyn SlabSource>) -> Self {
+        self.slabs = Some(slabs);
         self
     }
 
@@ -151,6 +159,10 @@ impl Engine for Hooked {
 
     fn remark(&self) -> Option<String> {
         self.inner.remark()
+    }
+
+    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
+        self.slabs.clone()
     }
 
     fn staging(&self) -> Option<&dyn Staging> {
