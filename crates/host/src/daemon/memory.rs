@@ -63,18 +63,19 @@ impl ArenaMemory {
             return Err(self.full());
         }
         let wanted = [(len, align)];
-        let admission = self.pool.acquire(SlabKind::Lease, &wanted);
-        if let Some(block) = admission.blocks.into_iter().next() {
+        let acquired = || {
+            let admission = self.pool.acquire(SlabKind::Lease, &wanted);
+            admission.blocks.into_iter().next().ok_or(admission.refused)
+        };
+        if let Ok(block) = acquired() {
             return Ok(block);
-        }
-        if !matches!(admission.refused, Some(AcquireError::NeedsSlab { .. })) {
-            return Err(self.full());
         }
         let _growing = lock_of(&self.growing);
-        let again = || self.pool.acquire(SlabKind::Lease, &wanted).blocks.into_iter().next();
-        // Another session may have made the slab while this one waited.
-        if let Some(block) = again() {
-            return Ok(block);
+        // Whatever the refusal was: a slab that another session was making is missing from the budget before blocks can be cut from it.
+        match acquired() {
+            Ok(block) => return Ok(block),
+            Err(Some(AcquireError::NeedsSlab { .. })) => {}
+            Err(_) => return Err(self.full()),
         }
         match self.pool.make_slab(SlabKind::Lease, len, len) {
             Ok(Some(slab)) => {
@@ -83,7 +84,7 @@ impl ArenaMemory {
             Ok(None) => {}
             Err(error) => log::warn!("the host's arena can't grow: {error}"),
         }
-        again().ok_or_else(|| self.full())
+        acquired().map_err(|_| self.full())
     }
 
     /// In flight while they are filled, leased once they are an object's or an extent.
@@ -121,6 +122,7 @@ pub(super) struct Full {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {
@@ -131,6 +133,26 @@ mod tests {
         assert_eq!(small.block().len, 128);
         assert!(large.block().offset.is_multiple_of(page) && large.block().len.is_multiple_of(page));
         assert_eq!(memory.held_bytes(), small.block().len + large.block().len);
+    }
+
+    #[test]
+    fn of_many_that_come_to_an_empty_arena_at_once_nobody_finds_it_full() {
+        for _ in 0..200 {
+            let memory = ArenaMemory::new(8 << 20).unwrap();
+            let start = Barrier::new(8);
+            let come = || {
+                start.wait();
+                memory.block(100).map(drop)
+            };
+            let served = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(come)).collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(served, [Ok(()); 8]);
+        }
     }
 
     #[test]
