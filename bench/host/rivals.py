@@ -76,6 +76,8 @@ def sides() -> Iterator[tuple[Any, Any]]:
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray lets its workers, which SimpleStorage's units are too, yield to all other processes; the daemon does not.
+    os.environ["RAY_worker_niceness"] = "0"
     with serving(DAEMON_BYTES) as daemon:
         ray.init(
             num_cpus=RAY_CPUS,
