@@ -34,12 +34,12 @@ QUEUE_STAMP := $(VENV)/.queue.stamp
 
 FAULTS_ARGS ?=
 
-.PHONY: build demo demo-mooncake faults test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue test lint mutants bench bench-compare bench-transfer-queue figures help clean docs fuzz soak
+.PHONY: build demo demo-mooncake faults test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue test lint mutants bench bench-compare bench-host bench-transfer-queue figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
 	@sed -n '3,6p' Makefile | cut -c3-
-	@echo '  also: demo-mooncake test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+	@echo '  also: demo-mooncake test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue bench-host bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
@@ -76,6 +76,10 @@ bench: build
 # Beside the TransferQueue client as released, from PyPI; about 40 minutes on a quiet machine.
 bench-compare: build $(QUEUE_STAMP)
 	scripts/bench_compare.sh $(BIN)/python $(BENCH_OUT)
+
+# What one arena for a host is worth, beside a memcpy, Ray's object store and TransferQueue's SimpleStorage; about 8 minutes on a quiet machine.
+bench-host: build $(QUEUE_STAMP)
+	scripts/bench_host.sh $(BIN)/python $(BENCH_OUT)
 
 # The "Small" case of TransferQueue's own performance script, with its released client and with ours; wants a quiet machine.
 bench-transfer-queue: build $(QUEUE_STAMP)
@@ -155,7 +159,7 @@ lint-python: build
 	$(BIN)/ruff format --check .
 	cd python && ../$(BIN)/mypy
 	$(BIN)/mypy --strict scripts/*.py
-	cd bench && ../$(BIN)/mypy --config-file ../python/pyproject.toml -p compare
+	cd bench && ../$(BIN)/mypy --config-file ../python/pyproject.toml -p compare -p host
 	cd python && ../$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml tensorlease._core
 	cd python && ../$(BIN)/python -m pytest --collect-only -qqq
 

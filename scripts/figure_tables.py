@@ -1,16 +1,14 @@
-"""The tables of docs/benchmarks.md and README.md, each made from the reports of `tensorlease bench --json`."""
+"""The tables of docs/benchmarks.md, docs/host.md and README.md, each made from the reports of `tensorlease bench --json`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Report = dict[str, Any]
-Row = dict[str, Any]
-#: Reports by the names of their files, without the ending.
-Reports = dict[str, Report]
+from host_tables import memory_table, opens_table, rivals_table, slower_rows, speed_table
+from host_tables import readme_table as host_readme_table
+from markdown_tables import Report, Reports, Row, lines_of, spread, times
 
 GIB = 1 << 30
 # The modes of a read, in the order of the columns, with the words for their headings.
@@ -61,12 +59,6 @@ class Block:
         return text
 
 
-def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]], left_columns: int = 1) -> str:
-    """A table in Markdown."""
-    rule = ["---"] * left_columns + ["---:"] * (len(headings) - left_columns)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
-
-
 def by_mode(report: Report) -> dict[tuple[str, str], Row]:
     """Rows by shape and mode."""
     return {(row["shape"], row["mode"]): row for row in report["rows"]}
@@ -75,19 +67,6 @@ def by_mode(report: Report) -> dict[tuple[str, str], Row]:
 def shapes_of(report: Report) -> list[str]:
     """Each once, in the order of the report."""
     return list(dict.fromkeys(row["shape"] for row in report["rows"]))
-
-
-def spread(row: Row | None) -> str:
-    """Median and standard deviation."""
-    return "-" if row is None else f"{row['median_ms']:.1f} ± {row['stdev_ms']:.1f}"
-
-
-def times(ratio: float | None, digits: int = 2) -> str:
-    """Times as fast; slower in bold."""
-    if ratio is None:
-        return "-"
-    text = f"{ratio:.{digits}f}x"
-    return f"**{text}**" if ratio < 1 else text
 
 
 def readme_table(reports: Reports) -> str:
@@ -409,6 +388,8 @@ def losses_table(reports: Reports) -> str:
     for name, report in sorted(reports.items()):
         if report["benchmark"] in ("reads", "writes"):
             lines += _slower_rows(name, report)
+        if report["benchmark"] == "host_rivals":
+            lines += slower_rows(name, report)
         if report["benchmark"] == "compare":
             lines += _slower_compared(name, report)
         if report["benchmark"] == "transfer_queue_small":
@@ -482,5 +463,10 @@ BLOCKS = {
     "pairs-pinned": Block(("pairs-pinned",), pairs_table),
     "stack": Block(("stack",), stack_table),
     "keys": Block(("keys",), keys_table),
+    "host": Block(("host-rivals",), host_readme_table, None, "make bench-host"),
+    "host-speed": Block(("host-speed",), speed_table, "host.png", "make bench-host"),
+    "host-rivals": Block(("host-rivals",), rivals_table, None, "make bench-host"),
+    "host-memory": Block(("host-memory",), memory_table, None, "make bench-host"),
+    "host-opens": Block(("host-opens",), opens_table, None, "make bench-host"),
     "losses": Block((), losses_table),
 }

@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import figures
-from figure_tables import BLOCKS, Report
+from figure_tables import BLOCKS
+from markdown_tables import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE = {"cpu": "A processor", "cores": 2, "memory_bytes": 24 << 30, "kernel": "6.1"}

@@ -71,6 +71,10 @@ unsafe fn fill(
             "the buffer protocol asked for a view without giving one",
         ));
     }
+    if !writable && flags & ffi::PyBUF_WRITABLE != 0 {
+        // numpy asks for a writable view first, of every array: what CPython would say here costs more than all the rest.
+        return Err(PyBufferError::new_err("the value is read-only"));
+    }
     let len = isize::try_from(len).expect("an allocation is never larger");
     let readonly = c_int::from(!writable);
     // SAFETY: by the contract above `view` may be written, and the bytes outlive the reference to `owner` that it then holds.

@@ -5,7 +5,7 @@ use crate::{
     dlpack::Owner,
     dtype::Flavour,
     error::{config_error, mismatch_error},
-    numpy::{self, Numpy},
+    numpy::{self, Form, Numpy},
     read::Wish,
     shape::{self, Dims},
     torch::{self, Torch},
@@ -15,7 +15,7 @@ use pyo3::{
     sync::PyOnceLock,
     types::{PyBytes, PyList},
 };
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 use tensorlease::{Buffer, DType, ObjectKind, ReadValue, Store, TensorSpec, ValueView};
 
 static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -23,18 +23,30 @@ static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 /// Makes tensors of either framework.
 pub(crate) struct Wrapper<'py> {
     py: Python<'py>,
-    torch: Option<&'static Torch>,
+    /// Looked for when the first tensor wants it: values that are none need no framework, and torch takes seconds to import.
+    torch: Option<Option<&'static Torch>>,
     numpy: Option<&'static Numpy>,
 }
 
 impl<'py> Wrapper<'py> {
     /// With whatever is installed.
-    pub(crate) fn new(py: Python<'py>) -> PyResult<Self> {
-        Ok(Self {
+    pub(crate) fn new(py: Python<'py>) -> Self {
+        Self {
             py,
-            torch: torch::installed(py)?,
+            torch: None,
             numpy: None,
-        })
+        }
+    }
+
+    /// torch, for a tensor of this flavour.
+    fn torch(&mut self, flavour: Flavour) -> PyResult<Option<&'static Torch>> {
+        if flavour == Flavour::Numpy {
+            return Ok(None);
+        }
+        match self.torch {
+            Some(torch) => Ok(torch),
+            None => Ok(*self.torch.insert(torch::installed(self.py)?)),
+        }
     }
 
     /// One tensor that owns its memory.
@@ -44,9 +56,7 @@ impl<'py> Wrapper<'py> {
         buffer: Option<Buffer>,
         flavour: Flavour,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if flavour != Flavour::Numpy
-            && let Some(torch) = self.torch
-        {
+        if let Some(torch) = self.torch(flavour)? {
             return torch.wrap(self.py, spec, buffer);
         }
         self.dims(spec.dtype(), &shape::signed(spec.shape()), buffer, flavour)
@@ -60,9 +70,7 @@ impl<'py> Wrapper<'py> {
         buffer: Option<Buffer>,
         flavour: Flavour,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if flavour != Flavour::Numpy
-            && let Some(torch) = self.torch
-        {
+        if let Some(torch) = self.torch(flavour)? {
             return torch.wrap_dims(self.py, dtype, dims, buffer.map(Owner::Buffer));
         }
         if self.numpy.is_none() {
@@ -76,8 +84,8 @@ impl<'py> Wrapper<'py> {
     }
 
     /// A tensor of int64 in ordinary memory. Only torch has a use for it.
-    pub(crate) fn words(&self, words: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
-        let Some(torch) = self.torch else {
+    pub(crate) fn words(&mut self, words: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(torch) = self.torch(Flavour::Any)? else {
             let message = "rows of different lengths make a jagged tensor, which needs torch; install torch, or read the rows with get()";
             return Err(config_error(self.py, message));
         };
@@ -96,7 +104,7 @@ pub(crate) fn values<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let py = keys.py();
     let key = |index: usize| keys.get_item(index).and_then(|key| key.extract::<String>());
-    let mut wrapper = Wrapper::new(py)?;
+    let mut wrapper = Wrapper::new(py);
     let mut packed = Vec::new();
     let mut objects = Vec::with_capacity(found.len());
     let started = Instant::now();
@@ -150,6 +158,8 @@ pub(crate) fn in_place<'py>(
     };
     let started = Instant::now();
     let mut objects = Vec::with_capacity(found.len());
+    // Values of one kind share their spec, and then shape and dtype as numpy takes them.
+    let mut last: Option<(Arc<TensorSpec>, Form<'py>)> = None;
     {
         let _pause = CollectorPause::new(py, found.len())?;
         for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
@@ -158,7 +168,14 @@ pub(crate) fn in_place<'py>(
                 None => None,
             };
             objects.push(match value.kind {
-                ObjectKind::Tensor(spec) => numpy.over(py, spec.dtype(), &shape::signed(spec.shape()), memory)?,
+                ObjectKind::Tensor(spec) => {
+                    let form = match last.take() {
+                        Some((known, form)) if Arc::ptr_eq(&known, &spec) => form,
+                        _ => numpy.form(py, spec.dtype(), &shape::signed(spec.shape()))?,
+                    };
+                    let (_, form) = last.insert((spec, form));
+                    numpy.over(form, memory)?
+                }
                 ObjectKind::Packed if matches!(wish, Wish::Tensor(_)) => {
                     let message = "holds a value that is no tensor; pass dtype None";
                     return Err(mismatch_error(py, &key(index)?, message));

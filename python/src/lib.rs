@@ -25,6 +25,7 @@ mod buffer;
 mod dlpack;
 mod exchange;
 mod foreign;
+mod imported;
 mod numpy;
 mod torch;
 

@@ -1,6 +1,6 @@
 //! numpy, where it is installed: its objects, looked up once, and its arrays over delivered memory.
-use crate::{buffer::Lease, dtype::index_of, shape::Dims};
-use pyo3::{exceptions::PyImportError, prelude::*, sync::PyOnceLock, types::PyTuple};
+use crate::{buffer::Lease, dtype::index_of, imported::is_imported, shape::Dims};
+use pyo3::{exceptions::PyImportError, intern, prelude::*, sync::PyOnceLock, types::PyTuple};
 use tensorlease::{Buffer, DType};
 
 static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
@@ -14,6 +14,13 @@ pub(crate) struct Numpy {
     dtypes: Vec<PyOnceLock<Py<PyAny>>>,
 }
 
+/// Shape and dtype of arrays as numpy takes them.
+pub(crate) struct Form<'py> {
+    shape: Bound<'py, PyTuple>,
+    dtype: Bound<'py, PyAny>,
+    empty: bool,
+}
+
 /// numpy, or None where it is not installed.
 pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
     let numpy = NUMPY.get_or_try_init(py, || match Numpy::load(py) {
@@ -22,6 +29,15 @@ pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
         Err(error) => Err(error),
     })?;
     Ok(numpy.as_ref())
+}
+
+/// numpy, where this process has imported it: elsewhere no value is an array of it.
+pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
+    if is_imported(py, intern!(py, "numpy"))? {
+        installed(py)
+    } else {
+        Ok(None)
+    }
 }
 
 impl Numpy {
@@ -50,17 +66,11 @@ impl Numpy {
         buffer: Option<Buffer>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let memory = Lease::object(py, buffer)?;
-        self.over(py, dtype, dims, memory)
+        self.over(&self.form(py, dtype, dims)?, memory)
     }
 
-    /// An array over the buffer of a Python object, writable where that is. None exactly when the array has no bytes.
-    pub(crate) fn over<'py>(
-        &self,
-        py: Python<'py>,
-        dtype: DType,
-        dims: &Dims,
-        memory: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    /// What arrays of `dtype` and `dims` have in common.
+    pub(crate) fn form<'py>(&self, py: Python<'py>, dtype: DType, dims: &Dims) -> PyResult<Form<'py>> {
         let object = self.dtypes[index_of(dtype)]
             .get_or_try_init(py, || {
                 let found = py
@@ -69,10 +79,19 @@ impl Numpy {
                 found.map(Bound::unbind)
             })?
             .bind(py);
-        let shape = PyTuple::new(py, dims)?;
-        match memory.filter(|_| !dims.contains(&0)) {
-            Some(memory) => self.array.bind(py).call1((shape, object, memory)),
-            None => self.empty.bind(py).call1((shape, object)),
+        Ok(Form {
+            shape: PyTuple::new(py, dims)?,
+            dtype: object.clone(),
+            empty: dims.contains(&0),
+        })
+    }
+
+    /// An array over the buffer of a Python object, writable where that is. None exactly when the array has no bytes.
+    pub(crate) fn over<'py>(&self, form: &Form<'py>, memory: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let py = form.shape.py();
+        match memory.filter(|_| !form.empty) {
+            Some(memory) => self.array.bind(py).call1((&form.shape, &form.dtype, memory)),
+            None => self.empty.bind(py).call1((&form.shape, &form.dtype)),
         }
     }
 }

@@ -250,7 +250,7 @@ impl CoreStore {
             let waiting = Waiting::new(py, None, None)?;
             Some(waiting.run(py, |_| self.store.empty(spec.bytes()))?)
         };
-        Wrapper::new(py)?.dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
+        Wrapper::new(py).dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
     }
 
     /// Which keys exist.
@@ -368,7 +368,7 @@ impl CoreStore {
     }
 
     fn batches<'py>(&self, py: Python<'py>, output: ReadOutput, layouts: Vec<Field>) -> PyResult<Bound<'py, PyList>> {
-        let mut wrapper = Wrapper::new(py)?;
+        let mut wrapper = Wrapper::new(py);
         let started = Instant::now();
         let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
         let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(layouts.len());

@@ -4,11 +4,13 @@ use crate::{
     dtype::index_of,
     error::IntoPython,
     exchange::Exchange,
+    imported::is_imported,
     shape::{self, Dims},
     store::CoreStore,
 };
 use pyo3::{
     exceptions::PyImportError,
+    intern,
     prelude::*,
     sync::PyOnceLock,
     types::{PyDict, PyTuple},
@@ -50,6 +52,15 @@ pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
         Err(error) => Err(error),
     })?;
     Ok(torch.as_ref())
+}
+
+/// torch, where this process has imported it: elsewhere no value is a tensor of it.
+pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
+    if is_imported(py, intern!(py, "torch"))? {
+        installed(py)
+    } else {
+        Ok(None)
+    }
 }
 
 /// For tests: tensors go into torch as capsules (true) or the fastest way (false).

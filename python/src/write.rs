@@ -45,8 +45,8 @@ impl<'py, 'store> Values<'py, 'store> {
         Ok(Self {
             py,
             store,
-            torch: torch::installed(py)?,
-            numpy: numpy::installed(py)?,
+            torch: torch::imported(py)?,
+            numpy: numpy::imported(py)?,
             specs: Specs::default(),
             dtypes: DTypes::default(),
             allow_pickle,

@@ -63,13 +63,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo", help="rollout and trainer threads over one store, and what each delivery costs")
+    demo = commands.add_parser("demo", help="rollout and trainer over one store, and what each delivery costs")
     demo.add_argument("--steps", type=whole(1), default=6, metavar="N", help="training steps (default 6)")
     demo.add_argument(
         "--samples", type=whole(2), default=512, metavar="N", help="samples per step, 2 to 6000 (default 512)"
     )
     demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the chart goes (default out)")
-    demo.add_argument("--engine", default="embedded://", metavar="URL", help="default embedded://")
+    demo.add_argument("--engine", default="host://", metavar="URL", help="default host://, with a daemon of its own")
     demo.add_argument("--seed", type=whole(0), default=0, metavar="N")
     demo.set_defaults(run=_run_demo)
 
@@ -139,9 +139,10 @@ def _run_demo(options: argparse.Namespace) -> int:
 
 def _run_demo_mooncake(options: argparse.Namespace) -> int:
     _require_torch("demo-mooncake")
-    from tensorlease.demo.mooncake import MooncakeDemoSettings, tell
+    from tensorlease.demo.apart import Job
+    from tensorlease.demo.mooncake import tell
 
-    tell(MooncakeDemoSettings(options.steps, options.samples, options.seed))
+    tell(Job(options.steps, options.samples, options.seed))
     return 0
 
 

@@ -34,8 +34,11 @@ EXIT_HANGS = 1
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
 
-#: Daemons that this process started: kept so that none is waited for, or warned about, before its time.
-_started: list[subprocess.Popen[bytes]] = []
+#: Seconds that a daemon which is told to end may take.
+END_SECONDS = 5.0
+
+#: Daemons that this process started, with their sockets: kept so that none is waited for, or warned about, before its time.
+_started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
 def starts_daemon(url: str) -> bool:
@@ -92,7 +95,7 @@ def _takes(turn: Any) -> bool:
 
 def _start(socket: str, until: float) -> None:
     # Those that have ended are no more than that.
-    _started[:] = [process for process in _started if process.poll() is None]
+    _started[:] = [started for started in _started if started[1].poll() is None]
     log = Path(socket).with_suffix(".log")
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", socket]
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
@@ -106,13 +109,24 @@ def _start(socket: str, until: float) -> None:
             start_new_session=True,
             env=_environment(),
         )
-    _started.append(process)
+    _started.append((socket, process))
     while not host_listens(socket):
         status = process.poll()
         if status is not None or until < time.monotonic():
             what = "did not listen in time" if status is None else f"ended with status {status}"
             raise EngineUnavailable(f"the host's daemon {what}; its log {log} ends with: {_tail(log)}")
         time.sleep(START_PAUSE)
+
+
+def end_started(socket: str) -> None:
+    """Ends the daemons at `socket` that this process started, with all that they hold. Others' daemons are theirs."""
+    for _, process in [started for started in _started if started[0] == socket]:
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _environment() -> dict[str, str]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tensorlease as tl
+from tensorlease import host
 from tensorlease.bench.column import WrongContents
 from tensorlease.cli import main
 from tensorlease.demo import trainer as trainer_module
@@ -174,10 +181,60 @@ def test_the_meaning_is_told_with_the_numbers_of_the_table() -> None:
     )
 
 
-def test_the_whole_story_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("engine", ["host://", "embedded://"])
+def test_the_whole_story_in_small(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    assert main(["demo", "--steps", "2", "--samples", "16", "--out", str(tmp_path / "new" / "folder")]) == 0
+    place = os.environ.get("XDG_RUNTIME_DIR")
+    arguments = ["--steps", "2", "--samples", "16", "--out", str(tmp_path / "new" / "folder"), "--engine", engine]
+    assert main(["demo", *arguments]) == 0
     told = capsys.readouterr().out
     assert told.count("contents right") == 2
-    assert "times as fast as registering memory" in told
+    assert told.count("A rollout process") == int(engine == "host://")
+    assert told.count("Read in place, with view=True") == int(engine == "host://")
+    assert "times as fast as re" in told
     assert (tmp_path / "new" / "folder" / "deliveries.png").read_bytes().startswith(b"\x89PNG")
+    assert os.environ.get("XDG_RUNTIME_DIR") == place, "the user's own place is what it was"
+    assert all(process.poll() is not None for _, process in host._started), "its daemon has ended"
+
+
+def processes_with(setting: str) -> list[str]:
+    """Command lines of processes that were started with this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{setting}\0".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def test_a_demo_over_a_host_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        command = [
+            sys.executable,
+            "-m",
+            "tensorlease",
+            "demo",
+            "--steps",
+            "50",
+            "--samples",
+            "32",
+            "--out",
+            str(tmp_path),
+        ]
+        demo = subprocess.Popen(
+            command, env={**os.environ, "TMPDIR": folder}, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert demo.stdout is not None
+        try:
+            assert any(line.startswith("step 2/50") for line in demo.stdout)
+            running = processes_with(f"TMPDIR={folder}")
+            assert any("tensorlease.demo.apart" in line for line in running), running
+            assert any("serve --socket" in line for line in running), running
+            # As a terminal does: to all of its group. The daemon is in a session of its own.
+            os.killpg(demo.pid, signal.SIGINT)
+            demo.communicate(timeout=40)
+        finally:
+            demo.kill()
+        assert demo.returncode == 130
+        assert processes_with(f"TMPDIR={folder}") == []
+        assert list(Path(folder).iterdir()) == []

@@ -259,3 +259,16 @@ def test_errors_pickle_with_what_they_know() -> None:
     assert error.failures == [tl.KeyFailure("k", "not_found", -704, "no such object")]
     exhausted = pickle.loads(pickle.dumps(tl.ArenaExhausted("full", asked=5, free=3, largest=2, held=1)))
     assert (exhausted.asked, exhausted.free, exhausted.largest, exhausted.held) == (5, 3, 2, 1)
+
+
+def test_values_that_are_no_tensors_import_neither_torch_nor_numpy(run_python: RunPython) -> None:
+    code = """
+import sys
+import tensorlease as tl
+with tl.open("embedded://?capacity=8MiB", max_bytes="8MiB") as store:
+    store.put(["a", "b"], [[1, "x"], {"c": b"d"}])
+    assert store.get(["a", "b"]) == [[1, "x"], {"c": b"d"}]
+    assert store.get(["a"], [None], [None], custom_backend_meta=store.put(["a"], [[2]])) == [[2]]
+assert not {"torch", "numpy"} & set(sys.modules)
+"""
+    run_python(code, torch=True)

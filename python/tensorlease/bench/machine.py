@@ -62,27 +62,43 @@ def add_yardstick(report: dict[str, Any]) -> None:
     report["memcpy_ms_per_gib"] = statistics.median(report["memcpy_samples_ms"])
 
 
+class Yardstick:
+    """Two buffers of 1 GiB that have been written before, and one libc memcpy on one thread from one to the other."""
+
+    def __init__(self) -> None:
+        self._memcpy = ctypes.CDLL(None).memcpy
+        self._memcpy.restype = ctypes.c_void_p
+        self._memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+        self._buffers: list[mmap.mmap] = []
+
+    def sample_ms(self) -> float:
+        """Milliseconds per GiB. The first call makes the buffers, and copies once more."""
+        if not self._buffers:
+            self._make()
+        # Views pin their mappings, so they live no longer than a call.
+        source, target = (ctypes.c_char.from_buffer(buffer) for buffer in self._buffers)
+        start = time.perf_counter()
+        self._memcpy(ctypes.addressof(target), ctypes.addressof(source), YARDSTICK_BYTES)
+        return (time.perf_counter() - start) * 1e3 * GIB / YARDSTICK_BYTES
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        while self._buffers:
+            self._buffers.pop().close()
+
+    def _make(self) -> None:
+        for byte in (1, 2):
+            buffer = mmap.mmap(-1, YARDSTICK_BYTES)
+            ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(buffer)), byte, YARDSTICK_BYTES)
+            self._buffers.append(buffer)
+        self.sample_ms()
+
+
 def memcpy_samples_ms(repetitions: int = 5) -> list[float]:
     """Milliseconds per GiB of one libc memcpy on one thread, between two buffers that have been written before."""
-    memcpy = ctypes.CDLL(None).memcpy
-    memcpy.restype = ctypes.c_void_p
-    memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    source, target = mmap.mmap(-1, YARDSTICK_BYTES), mmap.mmap(-1, YARDSTICK_BYTES)
-    source_view, target_view = ctypes.c_char.from_buffer(source), ctypes.c_char.from_buffer(target)
-    source_address, target_address = ctypes.addressof(source_view), ctypes.addressof(target_view)
-    ctypes.memset(source_address, 1, YARDSTICK_BYTES)
-    ctypes.memset(target_address, 2, YARDSTICK_BYTES)
-    samples = []
-    for repetition in range(repetitions + 1):
-        start = time.perf_counter()
-        memcpy(target_address, source_address, YARDSTICK_BYTES)
-        elapsed_ms = (time.perf_counter() - start) * 1e3
-        if repetition > 0:
-            samples.append(elapsed_ms * GIB / YARDSTICK_BYTES)
-    # The views must go before the mappings they pin can be closed.
-    del source_view, target_view
-    source.close()
-    target.close()
+    yardstick = Yardstick()
+    samples = [yardstick.sample_ms() for _ in range(repetitions)]
+    yardstick.close()
     return samples
 
 

@@ -38,8 +38,10 @@ def plot_comparison(comparison: Comparison, subtitle: str, path: Path) -> None:
         ),
         ("page faults per read", [cost.page_faults for cost in costs], [count(cost.page_faults) for cost in costs]),
     ]
+    # A host's daemon registers nothing for its clients: a panel of noughts would say nothing.
+    panels = [panel for panel in panels if any(panel[1])]
     figure = Figure(figsize=(11, 2.9), dpi=150)
-    grid = figure.subplots(1, len(panels), sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1, 1]})
+    grid = figure.subplots(1, len(panels), sharey=True, gridspec_kw={"width_ratios": [1.5, *[1] * (len(panels) - 1)]})
     figure.subplots_adjust(left=0.125, right=0.985, top=0.64, bottom=0.06, wspace=0.12)
     colours = [COLOURS[cost.delivery] for cost in costs]
     for axes, (title, values, labels) in zip(grid, panels, strict=True):

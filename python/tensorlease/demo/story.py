@@ -1,7 +1,8 @@
-"""Tells the demo from beginning to end on standard output."""
+"""Tells the demo from beginning to end on standard output: over a host's store in two processes, over any other store in threads."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import time
@@ -15,13 +16,16 @@ from tensorlease.bench.opening import engine_for
 from tensorlease.bench.report import counted, machine_line
 from tensorlease.bench.sizes import GIB, MIB, format_bytes
 from tensorlease.data import conversation_lengths
+from tensorlease.demo.apart import Job, train_apart
 from tensorlease.demo.chart import plot_comparison
 from tensorlease.demo.compare import Comparison, compare, meaning, render
 from tensorlease.demo.crew import Crew
 from tensorlease.demo.ledger import Ledger
+from tensorlease.demo.own_host import own_host
 from tensorlease.demo.rollout import ROLLOUT_THREADS, STEPS_AHEAD, rollout
 from tensorlease.demo.samples import Plan
 from tensorlease.demo.trainer import StepResult, trainer
+from tensorlease.host import HOST_URL, starts_daemon
 
 # The comparison reads several steps' worth of samples at once, as a large batch would.
 _COMPARED_STEPS = 4
@@ -48,43 +52,71 @@ def tell(settings: DemoSettings) -> Path | None:
             f"--samples is {settings.samples}; the data has {conversations} conversations, so that is the most"
         )
     _make_folder(settings.out)
-    train(settings)
-    compared_samples = min(_COMPARED_STEPS * settings.samples, conversations)
-    _say(f"\nReading the token columns of {compared_samples:,} samples in each delivery ...")
-    engine = _engine_to_compare(settings.engine)
-    comparison = compare(engine, compared_samples, settings.seed)
-    size = format_bytes(comparison.size_bytes)
-    _say(f"One read of {comparison.keys:,} tensors, {size}; medians of alternating reads:\n")
-    _say(render(comparison))
-    _say(f"\n{meaning(comparison)}")
+    with own_host() if starts_daemon(settings.engine) else contextlib.nullcontext():
+        train(settings)
+        comparison, engine = _compared(settings, min(_COMPARED_STEPS * settings.samples, conversations))
     chart = _draw(settings.out, engine, comparison)
-    _say(f"Told in {time.monotonic() - start:.0f} s.")
+    _say(f"Told in {time.monotonic() - start:.0f} s; everything that was started is stopped.")
     return chart
 
 
 def train(settings: DemoSettings) -> None:
-    """Rollout and trainer threads over one store. Whatever ends it, no thread is left and the store is closed."""
-    plan = Plan(settings.steps, settings.samples, settings.seed)
+    """Rollout and trainer over one store. Whatever ends it, no thread and no process is left and the store is closed."""
+    job = Job(settings.steps, settings.samples, settings.seed)
+    plan = job.plan()
     step_bytes = plan.step_bytes()
     max_bytes = max(round(1.4 * step_bytes), 256 * MIB)
     stored_bytes = (STEPS_AHEAD + 1) * step_bytes + 64 * MIB
     require_memory(
         stored_bytes + max_bytes + step_bytes, f"a step of {settings.samples} samples", "give a smaller --samples"
     )
-    _say(f"{ROLLOUT_THREADS} rollout threads put samples into {settings.engine}, as long as real conversations are.")
-    _say("A trainer thread reads them in columns, multiplies mask and log probabilities, and checks every byte.")
-    _say(f"{settings.steps} steps of {settings.samples} samples.\n")
     # torch's imports for its first nested tensor must not count as reading.
     tl.warm_up_jagged()
     with tl.open(engine_for(settings.engine, stored_bytes), max_bytes=max_bytes) as store:
-        crew, ledger = Crew(), Ledger()
-        try:
-            for worker in range(ROLLOUT_THREADS):
-                crew.start(f"rollout-{worker}", rollout(worker, plan, store, ledger, crew, settings.seed))
-            crew.start("trainer", trainer(plan, store, ledger, crew, lambda result: _tell_step(settings.steps, result)))
-            crew.join()
-        finally:
-            crew.stop()
+        if settings.engine.startswith(HOST_URL):
+            _say_processes(settings)
+            train_apart(job, settings.engine, store, lambda result: _tell_step(settings.steps, result))
+        else:
+            _say_threads(settings)
+            _train_in_threads(settings, plan, store)
+
+
+def _train_in_threads(settings: DemoSettings, plan: Plan, store: tl.Store) -> None:
+    crew, ledger = Crew(), Ledger()
+    try:
+        for worker in range(ROLLOUT_THREADS):
+            crew.start(f"rollout-{worker}", rollout(worker, plan, store, ledger, crew, settings.seed))
+        crew.start("trainer", trainer(plan, store, ledger, crew, lambda result: _tell_step(settings.steps, result)))
+        crew.join()
+    finally:
+        crew.stop()
+
+
+def _say_processes(settings: DemoSettings) -> None:
+    whose = ", which a daemon of this demo's keeps" if starts_daemon(settings.engine) else ""
+    _say(f"A rollout process puts samples into {settings.engine}{whose}; they are as long as real conversations are.")
+    _say(
+        "This process is the trainer: it reads them in columns, multiplies mask and log probabilities, and checks every byte."
+    )
+    _say(f"{settings.steps} steps of {settings.samples} samples.\n")
+
+
+def _say_threads(settings: DemoSettings) -> None:
+    _say(f"{ROLLOUT_THREADS} rollout threads put samples into {settings.engine}, as long as real conversations are.")
+    _say("A trainer thread reads them in columns, multiplies mask and log probabilities, and checks every byte.")
+    _say(f"{settings.steps} steps of {settings.samples} samples.\n")
+
+
+def _compared(settings: DemoSettings, samples: int) -> tuple[Comparison, str]:
+    """Reads in each delivery, and says what they cost; also the engine that was compared on."""
+    _say(f"\nReading the token columns of {samples:,} samples in each delivery ...")
+    engine = _engine_to_compare(settings.engine)
+    comparison = compare(engine, samples, settings.seed)
+    size = format_bytes(comparison.size_bytes)
+    _say(f"One read of {comparison.keys:,} tensors, {size}; medians of alternating reads:\n")
+    _say(render(comparison))
+    _say(f"\n{meaning(comparison)}")
+    return comparison, engine
 
 
 def _tell_step(steps: int, result: StepResult) -> None:
@@ -120,7 +152,9 @@ def _draw(folder: Path, engine: str, comparison: Comparison) -> Path | None:
         _say("No chart: matplotlib is not installed (pip install matplotlib).")
         return None
     path = folder / "deliveries.png"
-    plot_comparison(comparison, f"{engine} · {machine_line(header('demo', engine, {}))}", path)
+    in_place = comparison.view_milliseconds
+    said = "" if in_place is None else f" · the same in place, with view=True: {in_place:.1f} ms"
+    plot_comparison(comparison, f"{engine} · {machine_line(header('demo', engine, {}))}{said}", path)
     _say(f"Chart: {path}")
     return path
 

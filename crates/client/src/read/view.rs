@@ -31,10 +31,8 @@ pub(crate) fn views(
         );
         return Err(CallError::Invalid { message }.into());
     }
-    let keys = wanted
-        .iter()
-        .map(|(key, _)| format!("{}{key}", core.options.namespace))
-        .collect();
+    let namespace = core.options.namespace.as_str();
+    let keys = wanted.iter().map(|(key, _)| [namespace, key].concat()).collect();
     let viewed = call_engine(core, keys, wait, |engine, keys| match engine.views() {
         Some(views) => views.view_batch(keys),
         None => keys.iter().map(|_| Err(Fault::closed())).collect(),

@@ -2,7 +2,7 @@
 use super::registered::LentExtents;
 use super::relay;
 use super::returns::{Returned, Returns};
-use super::shown::Shown;
+use super::shown::{self, Shown};
 use crate::place::SocketPath;
 use crate::socket::{self, Broken, FrameReader};
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
@@ -339,19 +339,8 @@ impl Session {
     /// The slab in which these bytes lie. A daemon that names others is not to be trusted.
     pub(super) fn memory(&self, position: Position) -> Result<(Arc<Shown>, usize), Fault> {
         let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
-        let outside = || {
-            Fault::new(
-                FaultKind::Unavailable,
-                0,
-                "the daemon named memory that it never showed; restart it",
-            )
-        };
-        let shown = slabs.get(&position.slab).ok_or_else(outside)?;
-        let end = position.offset.checked_add(position.len).ok_or_else(outside)?;
-        if (shown.mapping().len() as u64) < end {
-            return Err(outside());
-        }
-        let start = usize::try_from(position.offset).map_err(|_| outside())?;
+        let shown = slabs.get(&position.slab).ok_or_else(shown::never_shown)?;
+        let start = shown.start_of(position)?;
         Ok((Arc::clone(shown), start))
     }
 

@@ -1,7 +1,9 @@
 //! A slab that the daemon has shown, and which parts of it this process has touched.
+use crate::wire::Position;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tensorlease_engine::{Fault, FaultKind};
 use tensorlease_memory::Mapping;
 
 /// One bit is kept for so many bytes.
@@ -28,6 +30,15 @@ impl Shown {
         &self.mapping
     }
 
+    /// Where these bytes, which the daemon says lie in this slab, begin in it.
+    pub(super) fn start_of(&self, position: Position) -> Result<usize, Fault> {
+        let end = position.offset.checked_add(position.len).ok_or_else(never_shown)?;
+        if (self.mapping.len() as u64) < end {
+            return Err(never_shown());
+        }
+        usize::try_from(position.offset).map_err(|_| never_shown())
+    }
+
     /// The bytes `range` are about to be written. Small ones are left to their few faults.
     pub(super) fn prepare(&self, range: Range<usize>) {
         // Parts that lie in the range as a whole.
@@ -45,6 +56,12 @@ impl Shown {
     fn is_touched(&self, part: usize) -> bool {
         self.touched[part / 64].load(Relaxed) & (1 << (part % 64)) != 0
     }
+}
+
+/// A daemon that names memory which it never showed is not to be trusted.
+pub(super) fn never_shown() -> Fault {
+    let message = "the daemon named memory that it never showed; restart it";
+    Fault::new(FaultKind::Unavailable, 0, message)
 }
 
 #[cfg(test)]

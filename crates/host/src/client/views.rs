@@ -1,6 +1,7 @@
 //! Views: objects read where they lie, pinned until they are dropped.
 use super::returns::Returned;
 use super::session::Session;
+use super::shown::Shown;
 use super::{HostEngine, in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
@@ -43,13 +44,15 @@ fn message(
             session.lend(objects.iter().flatten().count());
             // Most objects of a batch have one tag.
             let mut last = Tag::new(&[]);
+            // And one slab.
+            let mut slab: Option<(u32, Arc<Shown>)> = None;
             let viewed = (ticket..).zip(objects).map(|(ticket, object)| {
                 let object = object.ok_or_else(|| Fault::new(FaultKind::NotFound, 0, "no such object"))?;
                 if last.as_bytes() != object.tag {
                     last = Tag::new(object.tag);
                 }
                 Ok(Viewed {
-                    view: view(session, &object, keeper, ticket)?,
+                    view: view(session, &mut slab, &object, keeper, ticket)?,
                     tag: last.clone(),
                 })
             });
@@ -59,14 +62,29 @@ fn message(
     })
 }
 
-fn view(session: &Session, object: &Pinned<'_>, keeper: &Arc<dyn ViewKeeper>, ticket: u64) -> Result<View, Fault> {
-    let (shown, start) = session.memory(object.position)?;
+fn view(
+    session: &Session,
+    last: &mut Option<(u32, Arc<Shown>)>,
+    object: &Pinned<'_>,
+    keeper: &Arc<dyn ViewKeeper>,
+    ticket: u64,
+) -> Result<View, Fault> {
+    let known = last.take().filter(|(slab, _)| *slab == object.position.slab);
+    let (shown, start) = match known {
+        Some((_, shown)) => {
+            let start = shown.start_of(object.position)?;
+            (shown, start)
+        }
+        None => session.memory(object.position)?,
+    };
     // Inside a mapping: it fits an address.
     let len = usize::try_from(object.position.len).expect("a length of mapped memory fits an address");
-    Ok(View::new(
+    let view = View::new(
         Arc::clone(shown.mapping()),
         start..start + len,
         Arc::clone(keeper),
         ticket,
-    ))
+    );
+    *last = Some((object.position.slab, shown));
+    Ok(view)
 }

@@ -179,6 +179,7 @@ pub(super) struct Full {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {
