@@ -22,6 +22,8 @@ from tensorlease.errors import ConfigError, EngineUnavailable
 HOST_URL = "host://"
 #: A daemon that has had no client and no object for so long ends.
 IDLE_SECONDS = 5.0
+#: A daemon that has not welcomed a client by then is silent (crates/host says so too).
+SILENT_SECONDS = 5.0
 #: A started daemon must listen by then.
 START_SECONDS = 30.0
 #: Pause between two looks whether it does: of who starts it, and of those who only wait, who may be many.

@@ -496,9 +496,13 @@ def _opened(url: str, settings: dict[str, Any]) -> CoreStore:
     if not host.starts_daemon(url):
         return CoreStore.open(url, **settings)
     for _ in range(ATTACH_TRIES - 1):
-        # A daemon that nobody needed may end just now: then there is room for the next.
-        with contextlib.suppress(EngineUnavailable):
+        begin = time.monotonic()
+        try:
             return CoreStore.open(url, **settings)
+        except EngineUnavailable:
+            # One that is silent stays so. One that nobody needed may end just now: then there is room for the next.
+            if time.monotonic() - begin >= host.SILENT_SECONDS:
+                raise
         host.ensure_daemon()
     return CoreStore.open(url, **settings)
 

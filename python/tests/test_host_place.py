@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host_rig import place
+from host_rig import Served, eventually, place, served
 
 import tensorlease as tl
 from tensorlease import host
 
 SECONDS = 60
+
+OPENS = """
+import sys; sys.modules["torch"] = None
+import tensorlease as tl
+try:
+    tl.open().close()
+    print("opened")
+except tl.Error as error:
+    print(type(error).__name__, error)
+"""
 
 
 @pytest.fixture
@@ -75,3 +88,58 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/no/such/folder")
     with pytest.raises(tl.ConfigError, match="XDG_RUNTIME_DIR"):
         tl.open()
+
+
+def test_a_daemon_that_cannot_have_its_memory_does_not_start_and_says_why(runtime: Path) -> None:
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n{OPENS}"
+    refused = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert "EngineUnavailable" in refused.stdout, refused
+    assert "can't be had" in refused.stdout
+    assert "File too large" in refused.stdout
+    # Nobody else inherits that.
+    opened = subprocess.run([sys.executable, "-c", OPENS], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert opened.stdout == "opened\n", opened
+
+
+@contextlib.contextmanager
+def stopped(daemon: Served) -> Iterator[None]:
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_opening_a_daemon_that_is_stopped_ends_soon_and_names_its_process(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    with served(runtime / "host.sock", "--max-bytes", "16MiB") as daemon:
+        for url in (None, daemon.url):
+            begin = time.monotonic()
+            with stopped(daemon), pytest.raises(tl.EngineUnavailable, match=f"process {daemon.process.pid}.*stopped"):
+                tl.open(url)
+            assert time.monotonic() - begin < 3 * host.SILENT_SECONDS
+
+
+def test_calls_that_need_memory_of_a_stopped_daemon_end_at_their_time_and_work_again_later(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    with (
+        served(runtime / "host.sock", "--max-bytes", "64MiB") as daemon,
+        tl.open(daemon.url, max_bytes="32MiB") as store,
+    ):
+        store.put(["a"], [b"x" * (1 << 20)])
+        (size,) = (meta["packed_size"] for meta in store.put(["b"], [b"y" * (1 << 20)]) if meta)
+        begin = time.monotonic()
+        with stopped(daemon):
+            for delivery in ("leased", "auto"):
+                with pytest.raises(tl.Timeout):
+                    store.get(["b"], [(size,)], ["uint8"], delivery=delivery, timeout=0.3)
+            with pytest.raises(tl.ArenaExhausted):
+                store.empty((1 << 20,), "uint8")
+            assert time.monotonic() - begin < 15
+        assert store.get(["a"])[0] == b"x" * (1 << 20)
+        made = store.empty((1 << 20,), "uint8")
+        del made
+        store.trim()
+        eventually("what came too late to go back", lambda: daemon.report()["clients"][0]["arena_bytes"] == 0)

@@ -1,9 +1,19 @@
 //! Slabs of the client's own arena: blocks of the daemon's.
+//!
+//! A slab is made in the thread of whoever needs it, who may want to give up long before a daemon that is stopped answers. So a thread asks, and a
+//! slab that comes too late goes back.
 use super::returns::Returned;
 use super::session::Session;
 use crate::wire::{Answer, Request, Reservation};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tensorlease_engine::Fault;
 use tensorlease_memory::{MapError, Region, SlabMemory, SlabSource};
+
+/// A daemon answers within microseconds. Without a slab by then a call goes on as if there were no memory for one.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
+/// The thread that asks needs next to nothing.
+const STACK_BYTES: usize = 64 << 10;
 
 /// Makes a client's slabs.
 pub(super) struct Extents {
@@ -20,37 +30,57 @@ impl Extents {
 
 impl SlabSource for Extents {
     fn make(&self, len: usize) -> Result<Option<SlabMemory>, MapError> {
-        let request = Request::Extent { len: len as u64 };
-        let lent = self.session.ask(&request, |answer, session| match answer {
-            Answer::Extent {
-                reservation: Reservation::Block { ticket, position },
-            } => {
-                let (shown, start) = session.memory(position)?;
-                Ok(Some((ticket, Arc::clone(shown.mapping()), start)))
+        let failed = |source: std::io::Error| MapError::Map { len, source };
+        let (sender, answered) = mpsc::channel();
+        let session = Arc::clone(&self.session);
+        std::thread::Builder::new()
+            .name("tensorlease-extent".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                // Nobody takes it where the wait has ended: it is dropped here, and so goes back.
+                let _late = sender.send(lent(&session, len));
+            })
+            .map_err(failed)?;
+        match answered.recv_timeout(ANSWER_MAX) {
+            Ok(Ok(Some(slab))) => {
+                slab.populate()?;
+                Ok(Some(slab))
             }
-            Answer::Extent {
-                reservation: Reservation::Full { .. },
-            } => Ok(None),
-            other => Err(super::unexpected(&other)),
-        });
-        let lent = lent.map_err(|fault| MapError::Map {
-            len,
-            source: std::io::Error::other(fault.message.into_owned()),
-        })?;
-        let Some((ticket, mapping, start)) = lent else {
-            return Ok(None);
-        };
-        let addr = mapping.region().addr + start;
-        self.session.lent().add(Region { addr, len }, ticket);
-        let extent = Arc::new(Extent {
-            session: Arc::clone(&self.session),
-            addr,
-            ticket,
-        });
-        let memory = SlabMemory::part(mapping, start..start + len, extent);
-        memory.populate()?;
-        Ok(Some(memory))
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(fault)) => Err(failed(std::io::Error::other(fault.message.into_owned()))),
+            Err(_) => {
+                log::debug!("the host's daemon has not answered within {ANSWER_MAX:?}: no slab of {len} bytes now");
+                Ok(None)
+            }
+        }
     }
+}
+
+fn lent(session: &Arc<Session>, len: usize) -> Result<Option<SlabMemory>, Fault> {
+    let request = Request::Extent { len: len as u64 };
+    let answer = session.ask(&request, |answer, session| match answer {
+        Answer::Extent {
+            reservation: Reservation::Block { ticket, position },
+        } => {
+            let (shown, start) = session.memory(position)?;
+            Ok(Some((ticket, Arc::clone(shown.mapping()), start)))
+        }
+        Answer::Extent {
+            reservation: Reservation::Full { .. },
+        } => Ok(None),
+        other => Err(super::unexpected(&other)),
+    });
+    let Some((ticket, mapping, start)) = answer? else {
+        return Ok(None);
+    };
+    let addr = mapping.region().addr + start;
+    session.lent().add(Region { addr, len }, ticket);
+    let extent = Arc::new(Extent {
+        session: Arc::clone(session),
+        addr,
+        ticket,
+    });
+    Ok(Some(SlabMemory::part(mapping, start..start + len, extent)))
 }
 
 /// Goes back to the daemon when the slab's last block has gone. With it, the last of them lets go of the connection.

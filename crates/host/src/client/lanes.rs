@@ -141,7 +141,7 @@ impl Lane {
     fn connect(session: &Session) -> Result<Self, Fault> {
         let unavailable = |message: String| Fault::new(FaultKind::Unavailable, 0, message);
         let place = SocketPath::new(session.socket_path()).map_err(|error| unavailable(error.to_string()))?;
-        let socket =
+        let (socket, _) =
             connected(&place).map_err(|error: ConnectError| unavailable(format!("{error}; open a new store")))?;
         let mut lane = Self {
             socket: Arc::new(socket),

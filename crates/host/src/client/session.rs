@@ -10,17 +10,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::Pid;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensorlease_engine::{Capabilities, Fault, FaultKind};
 use tensorlease_memory::{Mapping, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Whoever opens a store waits for less.
+const WELCOME_MAX: Duration = Duration::from_secs(5);
 
 /// The thread that waits to give back needs next to nothing.
 const STACK_BYTES: usize = 64 << 10;
@@ -43,6 +47,16 @@ pub enum ConnectError {
     Foreign {
         /// Where.
         socket: PathBuf,
+    },
+    /// Nothing came from it: the system has stopped it (SIGSTOP, a debugger), or it hangs.
+    #[error(
+        "the daemon at {socket:?} (process {process}) does not answer; see whether it is stopped, continue or end it, and try again"
+    )]
+    Silent {
+        /// Where.
+        socket: PathBuf,
+        /// Of the daemon.
+        process: i32,
     },
     /// It does not speak our version of the protocol, or turned us away.
     #[error("the daemon at {socket:?} refused this client: {message}")]
@@ -90,7 +104,7 @@ struct Conversation {
 }
 
 /// A connection to the daemon, who is this very user, that has not said hello.
-pub(super) fn connected(place: &SocketPath) -> Result<OwnedFd, ConnectError> {
+pub(super) fn connected(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectError> {
     let path = place.as_path().to_owned();
     let system = |errno: Errno| match errno {
         Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoDaemon { socket: path.clone() },
@@ -100,16 +114,22 @@ pub(super) fn connected(place: &SocketPath) -> Result<OwnedFd, ConnectError> {
         },
     };
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
-    for timeout in [Timeout::Send, Timeout::Recv] {
-        sockopt::set_socket_timeout(&socket, timeout, Some(SILENCE_MAX)).map_err(system)?;
-    }
+    bound(&socket, WELCOME_MAX).map_err(system)?;
     connect(&socket, &SocketAddrUnix::new(&path).map_err(system)?).map_err(system)?;
     // Whoever listens could be another user where the folder is not this user's alone.
     let peer = sockopt::socket_peercred(&socket).map_err(system)?;
     if peer.uid != rustix::process::getuid() {
         return Err(ConnectError::Foreign { socket: path });
     }
-    Ok(socket)
+    Ok((socket, peer.pid))
+}
+
+/// How long one receive or send on the socket may take.
+pub(super) fn bound(socket: &OwnedFd, most: Duration) -> Result<(), Errno> {
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(socket, timeout, Some(most))?;
+    }
+    Ok(())
 }
 
 /// The engine behind a daemon, as it said hello.
@@ -121,7 +141,8 @@ pub(super) struct Engine {
 impl Session {
     /// With the engine behind the daemon, if there is one.
     pub(super) fn connect(place: &SocketPath) -> Result<(Arc<Self>, Option<Engine>), ConnectError> {
-        let socket = connected(place)?;
+        let (socket, daemon) = connected(place)?;
+        let started = Instant::now();
         let session = Arc::new_cyclic(|this| Self {
             path: place.as_path().to_owned(),
             socket,
@@ -157,9 +178,24 @@ impl Session {
             }
             other => Err(super::unexpected(&other)),
         });
-        let (capacity_bytes, number, engine) = welcome.map_err(|fault| ConnectError::Refused {
-            socket: session.path.clone(),
-            message: fault.message.into_owned(),
+        let socket = || session.path.clone();
+        let (capacity_bytes, number, engine) = welcome.map_err(|fault| {
+            if WELCOME_MAX <= started.elapsed() {
+                let process = daemon.as_raw_nonzero().get();
+                return ConnectError::Silent {
+                    socket: socket(),
+                    process,
+                };
+            }
+            let message = fault.message.into_owned();
+            ConnectError::Refused {
+                socket: socket(),
+                message,
+            }
+        })?;
+        bound(&session.socket, SILENCE_MAX).map_err(|errno| ConnectError::System {
+            socket: socket(),
+            source: errno.into(),
         })?;
         session.capacity_bytes.get_or_init(|| capacity_bytes);
         session.number.get_or_init(|| number);

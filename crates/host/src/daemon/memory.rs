@@ -21,16 +21,21 @@ impl ArenaMemory {
     /// Memory for objects and extents, none of which an engine has to know.
     pub(super) fn new(max_bytes: u64) -> Result<Self, StartError> {
         // A memory file takes no memory before it is touched: one for everything, so that no object fails for a border.
-        Self::of_slabs(max_bytes, u64::MAX, None)
+        Self::of_slabs(max_bytes, u64::MAX, None)?.with_first_slab()
     }
 
-    /// Memory for extents, registered with `engine`: as one slab, or several that are as large as its registrations may be. The first is made now,
-    /// to find out whether that works at all.
+    /// Memory for extents, registered with `engine`: as one slab, or several that are as large as its registrations may be.
     pub(super) fn registered(max_bytes: u64, engine: &Arc<dyn Engine>) -> Result<Self, StartError> {
         let most = engine.capabilities().registration_bytes_max;
-        let memory = Self::of_slabs(max_bytes, most, Some(Arc::clone(engine)))?;
-        match memory.grow(1) {
-            Ok(true) => Ok(memory),
+        Self::of_slabs(max_bytes, most, Some(Arc::clone(engine)))?.with_first_slab()
+    }
+
+    /// The first is made before any client comes, who would be told that the arena is full where the system (`ulimit -v`, `ulimit -f`), or the engine,
+    /// gives none.
+    fn with_first_slab(self) -> Result<Self, StartError> {
+        let max_bytes = self.capacity_bytes();
+        match self.grow(1) {
+            Ok(true) => Ok(self),
             Ok(false) => Err(StartError::Memory {
                 max_bytes,
                 message: "it is less than one slab takes; raise it".to_owned(),
@@ -179,7 +184,6 @@ pub(super) struct Full {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Barrier;
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {
