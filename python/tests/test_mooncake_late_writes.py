@@ -7,6 +7,7 @@ is released after its reader gave up. Both change, so that a round that could no
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ ROUNDS = 20
 TIMEOUT_SECONDS = 1.0
 ROW = (65536,)
 ROW_BYTES = 4 * ROW[0]
+#: A transfer that fails after 30 s may still go on. On a busy machine the owner may stand still for that long; with room for what follows.
+QUARANTINED_SECONDS = 20.0
 #: Rows of each read that is given up.
 ROWS = 4
 OBJECTS = 64
@@ -48,6 +51,8 @@ class Changed:
     tensors: int = 0
     given_up: int = 0
     in_flight: list[float] = field(default_factory=list)
+    #: The longest time that the owner stood still, seconds.
+    paused: float = 0.0
 
 
 class RawReader:
@@ -106,7 +111,8 @@ def test_what_arrives_after_a_timeout_changes_nothing_that_was_handed_out(
     with tl.open(url, max_bytes="24MiB", copy_cache_bytes="16MiB", readers=8, retries=0) as store:
         for at in range(ROUNDS):
             one_round(store, owner, raw, at, changed)
-        assert store.stats()["quarantined_bytes"] == 0
+        # Whatever took Mooncake longer stays out of use until the store is closed.
+        assert changed.paused > QUARANTINED_SECONDS or store.stats()["quarantined_bytes"] == 0
     raw.close()
     with capsys.disabled():
         print(f"\n{ROUNDS} rounds: {changed}")
@@ -125,6 +131,7 @@ def one_round(store: tl.Store, owner: SegmentOwner, raw: RawReader, at: int, cha
     handed_out: list[torch.Tensor] = []
     direct = [torch.zeros(ROW) for _ in range(ROWS)]
     into = [torch.zeros(ROW) for _ in range(ROWS)]
+    begin = time.monotonic()
     with paused(owner):
         calls = given_up(store, held, into, direct)
         reading, lease = raw.give_up(held[ROWS * (len(FORMS) + 1)])
@@ -139,6 +146,7 @@ def one_round(store: tl.Store, owner: SegmentOwner, raw: RawReader, at: int, cha
         handed_out += into
         handed_out += taken(store, near)
         before = [tensor.clone() for tensor in handed_out]
+    changed.paused = max(changed.paused, time.monotonic() - begin)
     wait_until(lambda: store.stats()["abandoned_running_calls"] == 0, "the calls that were given up have returned")
     reading.result()
     for now, then in zip(handed_out, before, strict=True):
