@@ -107,6 +107,28 @@ def test_two_processes_write_and_a_third_reads_every_byte_in_place(without_segme
             assert (made == number).all()
 
 
+def test_memory_of_the_callers_own_is_read_and_written_through_the_daemons(without_segment: Served) -> None:
+    with tl.open(without_segment.url, max_bytes="16MiB") as store:
+        large = np.random.default_rng(1).integers(0, 256, 30 * MIB, np.uint8)
+        store.put(["own/large", "own/small"], [large, large[:1000]])
+        # More than its arena holds.
+        (found,) = store.get(["own/large"], [large.shape], [np.uint8])
+        assert np.array_equal(found, large)
+        (found,) = store.get(["own/large"], [large.shape], [np.uint8], delivery="register-per-call")
+        assert np.array_equal(found, large)
+        for direct in (False, True):
+            into = [np.zeros(large.shape, np.uint8), np.zeros(1000, np.uint8)]
+            store.get_into(["own/large", "own/small"], into, direct=direct)
+            assert np.array_equal(into[0], large)
+            assert np.array_equal(into[1], large[:1000])
+        with counted(store) as gained:
+            store.put(["own/again"], [large[:MIB]], delivery="register-per-call")
+        assert gained["copied_bytes"] == 0, "it was gathered on its way"
+        assert np.array_equal(store.get(["own/again"], [(MIB,)], [np.uint8])[0], large[:MIB])
+        store.remove(["own/large", "own/small", "own/again"])
+    eventually("the end of its extents", lambda: without_segment.report()["held_bytes"] == 0)
+
+
 def test_clients_share_one_registration(without_segment: Served) -> None:
     before = without_segment.report()["register_calls"]
     assert before == 1, "of the daemon's one slab"

@@ -454,6 +454,8 @@ impl Core {
                 self.end_quarantine();
                 // With the engine every registration has ended, also of memory that a running call held.
                 crate::patience::lock(&self.registered).clear();
+                // Slabs without a block go now, not when the last handle of the store does: a host's are for its other processes.
+                drop((self.arena.take_empty_slabs(), self.copies.take_empty_slabs()));
             }
             // Whether transfers still write is unknown: what is quarantined stays so.
             Some(Err(error)) => log::warn!("{}", open::chain(&error)),
