@@ -268,7 +268,7 @@ impl Hostile {
         drop(self.stream);
         let mut life = self.life;
         life.set_read_timeout(Some(SOON)).expect("a bound can be set");
-        let forgotten = life.read(&mut [0]);
+        let forgotten = life.read_to_end(&mut Vec::new());
         assert!(
             matches!(forgotten, Ok(0)),
             "a dead client is not forgotten: {forgotten:?}"
