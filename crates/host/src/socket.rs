@@ -204,7 +204,8 @@ pub(crate) fn shut_down(socket: impl AsFd) {
     let _ended = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
-fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+/// A signal does not end a call.
+pub(crate) fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}

@@ -15,6 +15,33 @@ mod session;
 mod wire;
 
 use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Panics of the daemon's threads, which it survives: they are defects all the same.
+static DAEMON_PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Plays one input, and looks out for such panics.
+fn play(input: &[u8]) -> session::Reached {
+    static HOOKED: Once = Once::new();
+    HOOKED.call_once(|| {
+        let told = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let of_daemon = std::thread::current()
+                .name()
+                .is_some_and(|name| name.starts_with("tensorlease"));
+            DAEMON_PANICS.fetch_add(usize::from(of_daemon), Ordering::SeqCst);
+            told(info);
+        }));
+    });
+    let reached = session::replay(input);
+    assert_eq!(
+        DAEMON_PANICS.load(Ordering::SeqCst),
+        0,
+        "the daemon stumbled over {input:?}"
+    );
+    reached
+}
 
 #[test]
 fn every_seed_of_the_fuzz_target_is_a_message_or_refused() {
@@ -33,7 +60,7 @@ fn no_seed_of_the_fuzz_target_makes_the_daemon_fail_anybody() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/session");
     let (mut seeds, mut answers, mut refused) = (0, 0, 0);
     for entry in std::fs::read_dir(&folder).unwrap() {
-        let reached = session::replay(&std::fs::read(entry.unwrap().path()).unwrap());
+        let reached = play(&std::fs::read(entry.unwrap().path()).unwrap());
         answers += reached.answers;
         refused += usize::from(reached.refused);
         seeds += 1;
@@ -53,6 +80,6 @@ fn no_random_client_makes_the_daemon_fail_anybody() {
                 .wrapping_add(1_442_695_040_888_963_407);
             state.to_le_bytes()[7]
         });
-        session::replay(&bytes.take(16 + round % 200).collect::<Vec<u8>>());
+        play(&bytes.take(16 + round % 200).collect::<Vec<u8>>());
     }
 }

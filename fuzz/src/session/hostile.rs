@@ -39,6 +39,8 @@ pub struct Hostile {
     tickets: Vec<u64>,
     /// Can the daemon still tell where a message begins, and does it listen?
     in_step: bool,
+    /// Nothing more is taken.
+    deaf: bool,
     reached: Reached,
 }
 
@@ -56,6 +58,7 @@ impl Hostile {
             frames: Vec::new(),
             tickets: Vec::new(),
             in_step: true,
+            deaf: false,
             reached: Reached::default(),
         }
     }
@@ -163,7 +166,7 @@ impl Hostile {
 
     fn send(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !self.deaf {
             match self.stream.write(rest) {
                 Ok(taken) => {
                     self.sent.extend_from_slice(&rest[..taken]);
@@ -171,10 +174,7 @@ impl Hostile {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // The daemon has ended the conversation, or waits for its answers to be taken.
-                Err(_) => {
-                    self.in_step = false;
-                    return;
-                }
+                Err(_) => (self.in_step, self.deaf) = (false, true),
             }
         }
     }
@@ -268,7 +268,7 @@ impl Hostile {
         drop(self.stream);
         let mut life = self.life;
         life.set_read_timeout(Some(SOON)).expect("a bound can be set");
-        let forgotten = life.read(&mut [0]);
+        let forgotten = life.read_to_end(&mut Vec::new());
         assert!(
             matches!(forgotten, Ok(0)),
             "a dead client is not forgotten: {forgotten:?}"

@@ -115,7 +115,8 @@ pub(super) fn connected(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectErr
     };
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
     bound(&socket, WELCOME_MAX).map_err(system)?;
-    connect(&socket, &SocketAddrUnix::new(&path).map_err(system)?).map_err(system)?;
+    let address = SocketAddrUnix::new(&path).map_err(system)?;
+    socket::retrying(|| connect(&socket, &address)).map_err(system)?;
     // Whoever listens could be another user where the folder is not this user's alone.
     let peer = sockopt::socket_peercred(&socket).map_err(system)?;
     if peer.uid != rustix::process::getuid() {
