@@ -147,7 +147,7 @@ class Store:
         )
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        """A tensor in the arena, contents unspecified: ``put`` of it needs no copy and no registration.
+        """A tensor in the arena, contents unspecified: ``put`` of it needs no registration, and no copy but into the store.
 
         :param shape: a tuple, list, ``torch.Size`` or int
         :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
@@ -429,7 +429,7 @@ class Store:
         return numbers
 
     def trim(self) -> int:
-        """Gives memory that nothing uses back to the system; returns how many bytes. Later reads make new memory.
+        """Gives memory that nothing uses back to the system, on ``host://`` to the host's arena; returns how many bytes. Later reads make new memory.
 
         A refusal of memory that a read has met is forgotten, so that the next one asks again.
 
