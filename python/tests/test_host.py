@@ -83,6 +83,25 @@ def test_a_viewed_object_stays_until_its_last_view_is_gone(daemon: Served, store
     eventually("the end of the pin", lambda: daemon.report()["held_bytes"] == 0)
 
 
+def test_what_a_client_keeps_in_hand_is_no_reason_for_a_full_store(folder: Path) -> None:
+    with (
+        served(folder / "small.sock", "--max-bytes", "1MiB") as daemon,
+        tl.open(daemon.url, max_bytes="1MiB") as store,
+    ):
+        store.put(["viewed", "large"], [np.ones(100, dtype=np.uint8), np.ones(600 << 10, dtype=np.uint8)])
+        kept = store.get(["viewed"], view=True)
+        large = store.get(["large"], view=True)
+        del large  # Less than what goes back at once, and another view lives.
+        assert store.remove(["large"]) == 1
+        store.put(["again"], [np.full(700 << 10, 2, dtype=np.uint8)])
+        store.remove(["again"])
+        store.put(["small"], [np.ones(60 << 10, dtype=np.uint8)])
+        store.remove(["small"])
+        # A block for the next small value was reserved ahead.
+        store.put(["all"], [np.full(1000 << 10, 3, dtype=np.uint8)])
+        assert kept[0].sum() == 100
+
+
 def test_only_a_host_shows_values_in_place() -> None:
     with tl.open("embedded://?capacity=8MiB", max_bytes="8MiB") as store:
         store.put(["a"], [1])

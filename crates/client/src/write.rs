@@ -84,12 +84,7 @@ pub(crate) fn put(
         }
         if !objects.is_empty() {
             core.counters.retries.add(objects.len() as u64);
-            let pause = match (waits, full) {
-                (true, _) => room_pause(tries),
-                (false, true) => eviction_pause(tries),
-                (false, false) => backoff(tries),
-            };
-            match wait.sleep(pause) {
+            match wait.sleep(pause(waits, full, tries)) {
                 // What the time was for has not come: that there is no room says more than that the time is over.
                 Err(CallError::Timeout { .. }) if waits => {
                     failures.append(&mut passing);
@@ -115,6 +110,15 @@ fn passes(core: &Core, kind: FaultKind) -> bool {
         FaultKind::NoHandle | FaultKind::Expired | FaultKind::Transient => true,
         FaultKind::Full => core.capabilities.evicts,
         _ => false,
+    }
+}
+
+/// Before the next try; `waits`: others may make room.
+fn pause(waits: bool, full: bool, tries: u32) -> Duration {
+    match (waits, full) {
+        (true, _) => room_pause(tries),
+        (false, true) => eviction_pause(tries),
+        (false, false) => backoff(tries),
     }
 }
 

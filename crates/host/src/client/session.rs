@@ -286,6 +286,13 @@ impl Session {
         }
     }
 
+    /// Also what is not due yet.
+    pub(super) fn return_everything(&self) {
+        if self.is_own() && self.returns.try_again() {
+            self.flush();
+        }
+    }
+
     /// Room for what this many more loans will give back, so that giving back allocates nothing.
     pub(super) fn lend(&self, views: usize) {
         self.returns.lend(views);

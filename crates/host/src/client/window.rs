@@ -43,6 +43,11 @@ impl Window {
         if small { lens.to_vec() } else { Vec::new() }
     }
 
+    /// All of them, to be given back.
+    pub(super) fn drain(&mut self) -> Vec<Reserved> {
+        std::mem::take(&mut self.ahead)
+    }
+
     /// Adds blocks; returns those that are too many now, the oldest, which are to be given back.
     pub(super) fn put(&mut self, blocks: impl IntoIterator<Item = Reserved>) -> Vec<Reserved> {
         self.ahead.extend(blocks);

@@ -104,26 +104,37 @@ impl Writer<'_> {
 
     /// A block for each length, or why there is none.
     fn reserve(&self, lens: &[u64]) -> Result<Vec<Result<Reserved, Fault>>, Fault> {
+        let mut reservations = self.reserved(&[], lens)?;
+        let is_full = |reservation: &Reservation| matches!(reservation, Reservation::Full { .. });
+        if reservations.iter().any(is_full) {
+            // What this client keeps back for later must not be what is in the way.
+            self.session.return_everything();
+            let ahead = self.window().drain();
+            let missing = std::iter::zip(&reservations, lens).filter(|(reservation, _)| is_full(reservation));
+            let missing: Vec<u64> = missing.map(|(_, len)| *len).collect();
+            let again = self.reserved(&ahead, &missing)?;
+            let unserved = reservations.iter_mut().filter(|reservation| is_full(reservation));
+            std::iter::zip(unserved, again).for_each(|(reservation, again)| *reservation = again);
+        }
+        let blocks = std::iter::zip(reservations, lens).map(|(reservation, asked)| match reservation {
+            Reservation::Block { ticket, position } => Ok(Reserved { ticket, position }),
+            Reservation::Full { free } => Err(self.full(*asked, free)),
+        });
+        Ok(blocks.collect())
+    }
+
+    /// An answer for each length; `returned` goes back first.
+    fn reserved(&self, returned: &[Reserved], lens: &[u64]) -> Result<Vec<Reservation>, Fault> {
         let reservations = self.exchange(&Request::Exchange {
             commits: Vec::new(),
-            releases: Vec::new(),
+            releases: returned.iter().map(|block| block.ticket).collect(),
             reserve: lens.to_vec(),
         })?;
-        if reservations.len() != lens.len() {
-            return Err(Fault::new(
-                FaultKind::Unavailable,
-                0,
-                "the daemon answered for other blocks than were asked for; restart it",
-            ));
+        if reservations.len() == lens.len() {
+            return Ok(reservations);
         }
-        let blocks = reservations
-            .into_iter()
-            .zip(lens)
-            .map(|(reservation, asked)| match reservation {
-                Reservation::Block { ticket, position } => Ok(Reserved { ticket, position }),
-                Reservation::Full { free } => Err(self.full(*asked, free)),
-            });
-        Ok(blocks.collect())
+        let message = "the daemon answered for other blocks than were asked for; restart it";
+        Err(Fault::new(FaultKind::Unavailable, 0, message))
     }
 
     /// Makes the objects visible, and reserves ahead for the next write of this kind.

@@ -9,6 +9,7 @@ use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_w
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
 };
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tensorlease_arena::SlabId;
@@ -325,6 +326,17 @@ impl Asker<'_> {
         let mut blocks = Vec::with_capacity(commits.len());
         {
             let mut holdings = self.session.holdings();
+            let mut named = HashSet::with_capacity(commits.len() + releases.len());
+            let tickets = commits
+                .iter()
+                .map(|commit| commit.ticket)
+                .chain(releases.iter().copied());
+            for ticket in tickets {
+                holdings.reserved_len(ticket)?;
+                if !named.insert(ticket) {
+                    return Err(Lie("it named a reservation twice"));
+                }
+            }
             for commit in commits {
                 let whole = holdings.reserved_len(commit.ticket)?;
                 if commit.len == 0 || whole < commit.len {

@@ -5,7 +5,7 @@ use tensorlease_host::wire::{Answer, Commit, Request, Reservation, VERSION};
 
 type Lie = fn(&mut RawClient, &SocketPath);
 
-const LIES: [(&str, Lie); 13] = [
+const LIES: [(&str, Lie); 14] = [
     ("an unknown ticket", |client, _| client.tell(&commit(99, 10))),
     ("an object longer than its block", |client, _| {
         let ticket = reservation(client);
@@ -19,6 +19,14 @@ const LIES: [(&str, Lie); 13] = [
         let ticket = reservation(client);
         client.ask(&commit(ticket, 10));
         client.tell(&commit(ticket, 10));
+    }),
+    ("a reservation named twice", |client, _| {
+        let ticket = reservation(client);
+        client.tell(&Request::Exchange {
+            commits: Vec::new(),
+            releases: vec![ticket, ticket],
+            reserve: Vec::new(),
+        });
     }),
     ("another's ticket", |client, socket| {
         let mut other = RawClient::welcomed(socket);
