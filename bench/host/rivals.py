@@ -77,7 +77,7 @@ def sides() -> Iterator[tuple[Any, Any]]:
     }
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray lets its workers, which SimpleStorage's units are too, yield to all other processes; the daemon does not.
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (so Ray spells it)
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray spells it
     with serving(DAEMON_BYTES) as daemon:
         ray.init(
             num_cpus=RAY_CPUS,
