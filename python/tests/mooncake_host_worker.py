@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import sys
 
-sys.modules["torch"] = None  # type: ignore[assignment]
+if __name__ == "__main__":
+    sys.modules["torch"] = None  # type: ignore[assignment]
 
 import numpy as np
 
