@@ -31,6 +31,7 @@ UNSAFE_ALLOWED = {
     "python/src/dlpack.rs": "the DLPack structures that torch and numpy take over",
     "python/src/exchange.rs": "torch's C exchange interface",
     "python/src/buffer.rs": "the buffer protocol",
+    "python/src/numpy_api.rs": "numpy's C interface",
     "python/src/foreign.rs": "memory that Python owns, borrowed for the time of one call",
 }
 

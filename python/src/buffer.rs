@@ -1,5 +1,6 @@
 //! Delivered bytes as Python objects with a buffer, writable or read-only: what numpy arrays stand on.
 #![allow(unsafe_code)]
+use crate::numpy_api::Memory;
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
 use std::{ffi::c_int, ptr::NonNull};
 use tensorlease::{Buffer, View};
@@ -22,6 +23,15 @@ impl Lease {
     pub(crate) fn new(mut buffer: Buffer) -> Self {
         let data = NonNull::new(buffer.as_mut_ptr()).unwrap_or(NonNull::dangling());
         Self { data, buffer }
+    }
+
+    /// As a Python object and where its bytes lie; None: no bytes.
+    pub(crate) fn memory(py: Python<'_>, buffer: Option<Buffer>) -> PyResult<Option<Memory<'_>>> {
+        let Some(buffer) = buffer else { return Ok(None) };
+        let lease = Bound::new(py, Self::new(buffer))?;
+        let (data, len) = (lease.get().data, lease.get().buffer.len());
+        // SAFETY: the lease owns the bytes, to which nothing else refers, for as long as it lives, and never moves or shrinks them.
+        Ok(Some(unsafe { Memory::new(lease.into_any(), data, len, true) }))
     }
 
     /// As a Python object; None: no bytes.
@@ -93,9 +103,14 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Takes the view over.
-    pub(crate) fn new(view: View) -> Self {
-        Self { view }
+    /// Takes the view over; as a Python object and where its bytes lie.
+    pub(crate) fn memory(py: Python<'_>, view: View) -> PyResult<Memory<'_>> {
+        let place = Bound::new(py, Self { view })?;
+        let view = &place.get().view;
+        let data = NonNull::new(view.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        let len = view.len();
+        // SAFETY: the view keeps the bytes mapped and as they are for as long as the object lives; nobody writes them through it.
+        Ok(unsafe { Memory::new(place.into_any(), data, len, false) })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     dtype::Flavour,
     error::{config_error, mismatch_error},
     numpy::{self, Form, Numpy},
+    numpy_api::Memory,
     read::Wish,
     shape::{self, Dims},
     torch::{self, Torch},
@@ -163,10 +164,7 @@ pub(crate) fn in_place<'py>(
     {
         let _pause = CollectorPause::new(py, found.len())?;
         for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
-            let memory = match value.view {
-                Some(view) => Some(Bound::new(py, InPlace::new(view))?.into_any()),
-                None => None,
-            };
+            let memory = value.view.map(|view| InPlace::memory(py, view)).transpose()?;
             objects.push(match value.kind {
                 ObjectKind::Tensor(spec) => {
                     let form = match last.take() {
@@ -180,7 +178,10 @@ pub(crate) fn in_place<'py>(
                     let message = "holds a value that is no tensor; pass dtype None";
                     return Err(mismatch_error(py, &key(index)?, message));
                 }
-                ObjectKind::Packed => decoded(py, memory, &key(index)?, allow_pickle)?,
+                ObjectKind::Packed => {
+                    let owner = memory.map(Memory::into_owner);
+                    decoded(py, owner, &key(index)?, allow_pickle)?
+                }
             });
         }
     }

@@ -27,6 +27,7 @@ mod exchange;
 mod foreign;
 mod imported;
 mod numpy;
+mod numpy_api;
 mod torch;
 
 /// Native part of tensorlease.
@@ -41,6 +42,7 @@ mod _core {
         dtype::dtype_names,
         host::{HostDaemon, host_listens, host_make_folder, host_report, host_socket},
         logging::{log_records_dropped, set_log_level},
+        numpy::arrays_by_call,
         options::parse_bytes,
         patience::Interrupt,
         store::CoreStore,

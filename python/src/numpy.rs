@@ -1,15 +1,27 @@
 //! numpy, where it is installed: its objects, looked up once, and its arrays over delivered memory.
-use crate::{buffer::Lease, dtype::index_of, imported::is_imported, shape::Dims};
+use crate::{
+    buffer::Lease,
+    dtype::index_of,
+    imported::is_imported,
+    numpy_api::{Memory, NumpyApi},
+    shape::Dims,
+};
 use pyo3::{exceptions::PyImportError, intern, prelude::*, sync::PyOnceLock, types::PyTuple};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlease::{Buffer, DType};
 
 static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
+/// For tests: arrays are made by calls of Python, as with a numpy whose C interface is not known.
+static BY_CALL: AtomicBool = AtomicBool::new(false);
 
 /// What is used of numpy.
 pub(crate) struct Numpy {
     array: Py<PyAny>,
     memmap: Py<PyAny>,
     empty: Py<PyAny>,
+    /// Makes arrays faster than calls of Python, where this numpy has it.
+    api: Option<NumpyApi>,
     /// numpy's dtype objects in the order of `DType::ALL`, made when first used.
     dtypes: Vec<PyOnceLock<Py<PyAny>>>,
 }
@@ -17,8 +29,16 @@ pub(crate) struct Numpy {
 /// Shape and dtype of arrays as numpy takes them.
 pub(crate) struct Form<'py> {
     shape: Bound<'py, PyTuple>,
+    dims: SmallVec<[isize; 6]>,
     dtype: Bound<'py, PyAny>,
+    item_bytes: usize,
     empty: bool,
+}
+
+/// For tests: arrays are made by calls of Python (true) or the fastest way (false).
+#[pyfunction]
+pub(crate) fn arrays_by_call(only: bool) {
+    BY_CALL.store(only, Ordering::Relaxed);
 }
 
 /// numpy, or None where it is not installed.
@@ -47,6 +67,7 @@ impl Numpy {
             array: numpy.getattr("ndarray")?.unbind(),
             memmap: numpy.getattr("memmap")?.unbind(),
             empty: numpy.getattr("empty")?.unbind(),
+            api: NumpyApi::load(numpy.as_any()),
             dtypes: DType::ALL.iter().map(|_| PyOnceLock::new()).collect(),
         })
     }
@@ -65,7 +86,7 @@ impl Numpy {
         dims: &Dims,
         buffer: Option<Buffer>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let memory = Lease::object(py, buffer)?;
+        let memory = Lease::memory(py, buffer)?;
         self.over(&self.form(py, dtype, dims)?, memory)
     }
 
@@ -81,17 +102,32 @@ impl Numpy {
             .bind(py);
         Ok(Form {
             shape: PyTuple::new(py, dims)?,
+            dims: dims
+                .iter()
+                .map(|dim| isize::try_from(*dim).expect("memory has no more"))
+                .collect(),
             dtype: object.clone(),
+            item_bytes: usize::try_from(dtype.item_bytes()).expect("a few bytes"),
             empty: dims.contains(&0),
         })
     }
 
-    /// An array over the buffer of a Python object, writable where that is. None exactly when the array has no bytes.
-    pub(crate) fn over<'py>(&self, form: &Form<'py>, memory: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+    /// An array over memory, writable where that is. None exactly when the array has no bytes.
+    pub(crate) fn over<'py>(&self, form: &Form<'py>, memory: Option<Memory<'py>>) -> PyResult<Bound<'py, PyAny>> {
         let py = form.shape.py();
-        match memory.filter(|_| !form.empty) {
-            Some(memory) => self.array.bind(py).call1((&form.shape, &form.dtype, memory)),
-            None => self.empty.bind(py).call1((&form.shape, &form.dtype)),
+        let Some(mut memory) = memory.filter(|_| !form.empty) else {
+            return self.empty.bind(py).call1((&form.shape, &form.dtype));
+        };
+        if let Some(api) = &self.api
+            && !BY_CALL.load(Ordering::Relaxed)
+        {
+            match api.array(&form.dtype, form.item_bytes, &form.dims, memory) {
+                Ok(array) => return array,
+                Err(unsuitable) => memory = unsuitable,
+            }
         }
+        self.array
+            .bind(py)
+            .call1((&form.shape, &form.dtype, memory.into_owner()))
     }
 }

@@ -11,6 +11,7 @@ from tensorlease._core_host import host_report as host_report
 from tensorlease._core_host import host_socket as host_socket
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
 from tensorlease._core_logging import set_log_level as set_log_level
+from tensorlease._core_numpy import arrays_by_call as arrays_by_call
 from tensorlease._core_options import parse_bytes as parse_bytes
 from tensorlease._core_patience import Interrupt as Interrupt
 from tensorlease._core_store import CoreStore as CoreStore
@@ -23,6 +24,7 @@ __all__ = [
     "InPlace",
     "Interrupt",
     "Lease",
+    "arrays_by_call",
     "conformance_checks",
     "dtype_names",
     "host_listens",
