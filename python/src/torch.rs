@@ -17,6 +17,7 @@ use pyo3::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlease::{Buffer, DType, TensorSpec};
+use tensorlease_memory::Region;
 
 static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
 /// For tests: tensors go in as capsules, as with a torch that has no exchange interface.
@@ -235,17 +236,18 @@ impl Torch {
     }
 }
 
-/// Does the tensor's storage hold the `bytes` from `data` on? A failed `resize_` leaves a shape that it does not hold, and a freed storage
+/// The tensor's storage, if it holds the `bytes` from `data` on. A failed `resize_` leaves a shape that it does not hold, and a freed storage
 /// (as FSDP leaves it) holds nothing.
-pub(crate) fn holds(tensor: &Bound<'_, PyAny>, data: usize, bytes: usize) -> PyResult<bool> {
+pub(crate) fn storage_of(tensor: &Bound<'_, PyAny>, data: usize, bytes: usize) -> PyResult<Option<Region>> {
     let py = tensor.py();
     // A tensor without a storage (a transform's, a wrapper's) has no memory of its own.
     let Ok(storage) = tensor.call_method0(pyo3::intern!(py, "untyped_storage")) else {
-        return Ok(false);
+        return Ok(None);
     };
-    let start: usize = storage.call_method0(pyo3::intern!(py, "data_ptr"))?.extract()?;
+    let addr: usize = storage.call_method0(pyo3::intern!(py, "data_ptr"))?.extract()?;
     let len: usize = storage.call_method0(pyo3::intern!(py, "nbytes"))?.extract()?;
-    Ok(start <= data && data - start <= len && bytes <= len - (data - start))
+    let holds = addr <= data && data - addr <= len && bytes <= len - (data - addr);
+    Ok(holds.then_some(Region { addr, len }))
 }
 
 fn item_bytes(dtype: DType) -> usize {

@@ -31,6 +31,8 @@ pub(crate) struct Values<'py, 'store> {
     specs: Specs,
     dtypes: DTypes,
     allow_pickle: bool,
+    /// Of the last tensor that was asked for it.
+    storage: Option<Region>,
 }
 
 /// Memory and kind of one tensor.
@@ -50,6 +52,7 @@ impl<'py, 'store> Values<'py, 'store> {
             specs: Specs::default(),
             dtypes: DTypes::default(),
             allow_pickle,
+            storage: None,
         })
     }
 
@@ -158,14 +161,30 @@ impl<'py, 'store> Values<'py, 'store> {
             return Ok(None);
         }
         let (addr, len) = (view.data as usize, bytes);
-        // A block of the arena can't be shrunk or freed under its tensor, so that asking torch, which costs more, is not needed.
-        if !self.store.owns(Region { addr, len }) && !torch::holds(value, addr, len)? {
+        if !self.is_held(value, Region { addr, len })? {
             return Ok(None);
         }
         Ok(Some(TensorMemory {
             foreign: Some(foreign::of_tensor(value.clone(), &view, bytes)),
             spec,
         }))
+    }
+
+    /// Does memory that lives hold the bytes of the tensor? Asking torch costs more than all the rest, so it is asked last.
+    fn is_held(&mut self, value: &Bound<'py, PyAny>, bytes: Region) -> PyResult<bool> {
+        // Rows of one batch share its storage. What was taken of it before keeps it alive for this call, and no other storage lies in it.
+        if self.storage.is_some_and(|storage| storage.contains(bytes)) {
+            return Ok(true);
+        }
+        // A block of the arena can't be shrunk or freed under its tensor.
+        if self.store.owns(bytes) {
+            return Ok(true);
+        }
+        let Some(storage) = torch::storage_of(value, bytes.addr, bytes.len)? else {
+            return Ok(false);
+        };
+        self.storage = Some(storage);
+        Ok(true)
     }
 
     /// What `prepare` returned, without an exchange interface if need be.
