@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) growing: Mutex<()>,
     /// The engine or the system refused a slab: not tried again before `trim`, a refusal can cost half a second.
     pub(crate) growth_refused: Mutex<Option<FallbackKind>>,
+    /// The last wait for a staging block was in vain: the next one is short, until there is one again.
+    pub(crate) staging_starved: AtomicBool,
     /// Memory outside the pools that a transfer may still write, kept until the engine is closed.
     quarantine: Mutex<Vec<Landing>>,
     /// Buffers of the caller that a write may still read, kept likewise.
@@ -78,6 +80,7 @@ impl Core {
             warnings: Warnings::default(),
             growing: Mutex::new(()),
             growth_refused: Mutex::new(None),
+            staging_starved: AtomicBool::new(false),
             quarantine: Mutex::default(),
             quarantined_buffers: Mutex::default(),
             registered: Mutex::default(),

@@ -12,7 +12,7 @@ use crate::{
 };
 use std::{
     ops::Range,
-    sync::PoisonError,
+    sync::{PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 use tensorlease_arena::{
@@ -24,6 +24,8 @@ use tensorlease_memory::{InFlight, Landing, Region, Target, copy_all};
 
 /// A bounce block is held for one round only; one that does not come free for this long is held by something that hangs.
 const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The same where the last wait was in vain.
+const STARVED_WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// What became of one transfer.
 #[derive(Debug)]
@@ -352,11 +354,13 @@ impl Core {
         loop {
             let mut acquired = self.acquire(SlabKind::Bounce, &[(bytes, 1)]);
             let Some(refused) = acquired.refused else {
+                self.staging_starved.store(false, Ordering::Relaxed);
                 return Ok(acquired.blocks.pop().expect("not refused, so there is a block"));
             };
             // What hangs or is quarantined in the reserve must not stop everybody else while the arena has room.
             let spare = self.acquire(SlabKind::Lease, &[(bytes, 1)]).blocks.pop();
             if let Some(block) = spare.filter(|block| self.is_one_registration(block)) {
+                self.staging_starved.store(false, Ordering::Relaxed);
                 self.count_reason(staging_fallback(refused.kind), 1);
                 return Ok(block);
             }
@@ -374,7 +378,14 @@ impl Core {
             let alone = self.arena.usage().in_flight_bytes == 0;
             hopeless |= alone && was_alone;
             was_alone = alone;
-            if hopeless || BOUNCE_WAIT_MAX <= start.elapsed() {
+            // A read has many rounds, each of which may come here: they must not wait for the same nothing one after the other.
+            let wait = if self.staging_starved.load(Ordering::Relaxed) {
+                STARVED_WAIT_MAX
+            } else {
+                BOUNCE_WAIT_MAX
+            };
+            if hopeless || wait <= start.elapsed() {
+                self.staging_starved.store(true, Ordering::Relaxed);
                 self.count_reason(staging_fallback(refused.kind), 1);
                 return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused)));
             }
