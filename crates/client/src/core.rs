@@ -50,6 +50,8 @@ pub(crate) struct Core {
     quarantined_buffers: Mutex<Vec<Arc<Buffer>>>,
     /// Addresses of the slabs registered with the engine.
     pub(crate) registered: Mutex<HashSet<(usize, usize)>>,
+    /// Nothing is written any more: what a call that ends now would quarantine is free at once.
+    engine_closed: AtomicBool,
     fork_generation: u64,
     closed: AtomicBool,
     /// Calls inside the store now.
@@ -84,6 +86,7 @@ impl Core {
             quarantine: Mutex::default(),
             quarantined_buffers: Mutex::default(),
             registered: Mutex::default(),
+            engine_closed: AtomicBool::new(false),
             fork_generation: fork::generation(),
             closed: AtomicBool::new(false),
             calls: AtomicUsize::new(0),
@@ -147,6 +150,7 @@ impl Core {
             Landing::Block(block) => self.pool_of(block.region()).quarantine(block),
             other => lock(&self.quarantine).push(other),
         }
+        self.free_if_closed();
     }
 
     /// The pool that a block came from: where nothing is registered, transfers write the copy cache directly.
@@ -162,6 +166,14 @@ impl Core {
     pub(crate) fn quarantine_buffer(&self, buffer: Arc<Buffer>) {
         self.counters.quarantines.add(1);
         lock(&self.quarantined_buffers).push(buffer);
+        self.free_if_closed();
+    }
+
+    /// After something was quarantined: whoever ended the quarantine meanwhile may have missed it.
+    fn free_if_closed(&self) {
+        if self.engine_closed.load(Ordering::Acquire) {
+            self.end_quarantine();
+        }
     }
 
     /// Bytes that may still be written by transfers that nobody waits for.
@@ -184,6 +196,8 @@ impl Core {
 
     /// The engine is closed: nothing writes any more.
     pub(crate) fn end_quarantine(&self) {
+        // First: what comes into quarantine from here on is freed by whoever brings it.
+        self.engine_closed.store(true, Ordering::Release);
         self.arena.end_quarantine();
         self.copies.end_quarantine();
         // Invariant 8: they are dropped outside the locks, for their owners may take the GIL.

@@ -2,9 +2,15 @@
 
 use crate::{
     deliveries::shared,
-    support::{Hooked, MIB, Rig, budget, every_engine, free_engine, stat, tensor_item},
+    support::{
+        Claims, Hooked, MIB, Rig, SOON, budget, eventually, every_engine, free_engine, stat, stored, tensor_item,
+    },
 };
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
 use tensorlease::{
     Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadError, ReadRequest, WriteError,
     engine::{
@@ -271,5 +277,35 @@ fn a_value_that_a_failed_write_may_still_read_is_kept_until_close() {
         rig.store.close(Patience::default()).unwrap();
         assert_eq!(Arc::strong_count(&buffer), 1);
         assert_eq!(stat(&rig.store, "quarantined_bytes"), 0);
+    }
+}
+
+#[test]
+fn a_call_that_ends_after_its_engine_was_closed_leaves_nothing_in_quarantine() {
+    for delivery in [Delivery::Leased, Delivery::Copied, Delivery::RegisterPerCall] {
+        let (engine, _) = stored(&[100_000]);
+        let (release, released) = mpsc::channel::<()>();
+        let released = Mutex::new(released);
+        // Before the inner engine sees the call, so that it can close meanwhile.
+        let hanging = Hooked::new(engine).claiming_late_writes().on_read(move |_, reads| {
+            let _given_up = released.lock().unwrap().recv_timeout(SOON);
+            let late = || Err(Fault::new(FaultKind::MayStillWrite, 0, "given up"));
+            Some(reads.iter().map(|_| late()).collect())
+        });
+        let claims = Claims {
+            not_prompt: true,
+            ..Claims::registering()
+        };
+        let rig = Rig::claiming(Arc::new(hanging), claims, &budget(16 * MIB));
+        let items = vec![tensor_item("k0", 100_000)];
+        let soon = Patience::within(Duration::from_millis(30));
+        assert!(rig.read_items(items, delivery, soon).is_err());
+        rig.store.close(Patience::within(Duration::from_millis(30))).unwrap();
+        drop(release);
+        eventually("the call's end", || stat(&rig.store, "abandoned_running_calls") == 0);
+        eventually("the end of its quarantine", || {
+            stat(&rig.store, "quarantined_bytes") == 0
+        });
+        assert!(0 < stat(&rig.store, "quarantines"), "{delivery:?}: it was quarantined");
     }
 }
