@@ -7,7 +7,11 @@ use crate::{
     },
 };
 use std::{
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -286,8 +290,11 @@ fn a_call_that_ends_after_its_engine_was_closed_leaves_nothing_in_quarantine() {
         let (engine, _) = stored(&[100_000]);
         let (release, released) = mpsc::channel::<()>();
         let released = Mutex::new(released);
+        let entered = Arc::new(AtomicBool::new(false));
+        let entering = Arc::clone(&entered);
         // Before the inner engine sees the call, so that it can close meanwhile.
         let hanging = Hooked::new(engine).claiming_late_writes().on_read(move |_, reads| {
+            entering.store(true, Relaxed);
             let _given_up = released.lock().unwrap().recv_timeout(SOON);
             let late = || Err(Fault::new(FaultKind::MayStillWrite, 0, "given up"));
             Some(reads.iter().map(|_| late()).collect())
@@ -298,8 +305,12 @@ fn a_call_that_ends_after_its_engine_was_closed_leaves_nothing_in_quarantine() {
         };
         let rig = Rig::claiming(Arc::new(hanging), claims, &budget(16 * MIB));
         let items = vec![tensor_item("k0", 100_000)];
-        let soon = Patience::within(Duration::from_millis(30));
-        assert!(rig.read_items(items, delivery, soon).is_err());
+        let begun = || entered.load(Relaxed);
+        let given_up = Patience {
+            interrupted: Some(&begun),
+            ..Patience::default()
+        };
+        assert!(rig.read_items(items, delivery, given_up).is_err());
         rig.store.close(Patience::within(Duration::from_millis(30))).unwrap();
         drop(release);
         eventually("the call's end", || stat(&rig.store, "abandoned_running_calls") == 0);
