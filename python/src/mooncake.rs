@@ -8,7 +8,6 @@ mod connect;
 mod engine;
 mod loans;
 mod own_segment;
-mod registrations;
 mod settings;
 mod turns;
 

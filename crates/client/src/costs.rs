@@ -30,7 +30,7 @@ impl Core {
     /// Measures both, at open. An engine that refuses the probe leaves the copy as the way to go; so does one with slabs of its own, which reaches
     /// no other memory without a copy, whatever registering it costs.
     pub(crate) fn measure_costs(&self) {
-        if self.engine.slabs().is_some() {
+        if self.lends_slabs {
             return;
         }
         if !self.registers() || self.capabilities.registration_bytes_max < PROBE_BYTES as u64 {

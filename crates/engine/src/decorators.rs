@@ -27,9 +27,11 @@ pub use short_reading::ShortReading;
 pub use slow::Slow;
 pub use spec::{SpecError, from_spec};
 
-/// The methods of `Engine` that a decorator passes on unchanged to `self.inner`.
+/// The methods of `Engine` that a decorator, here or in a test, passes on unchanged to `self.inner`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward {
-    ($($method:ident),+ $(,)?) => { $( $crate::decorators::forward!(@ $method); )+ };
+    ($($method:ident),+ $(,)?) => { $( $crate::forward!(@ $method); )+ };
     (@ capabilities) => { fn capabilities(&self) -> &$crate::Capabilities { self.inner.capabilities() } };
     (@ register) => {
         fn register(&self, region: tensorlease_memory::Region) -> Result<(), $crate::RegisterError> {
@@ -66,7 +68,7 @@ macro_rules! forward {
         }
     };
     // What no decorator changes: questions about the engine, and memory of its own.
-    (@ asides) => { $crate::decorators::forward!(stats, local_reads, remark, staging, views, slabs); };
+    (@ asides) => { $crate::forward!(stats, local_reads, remark, staging, views, slabs); };
     (@ remark) => { fn remark(&self) -> Option<String> { self.inner.remark() } };
     (@ staging) => { fn staging(&self) -> Option<&dyn $crate::Staging> { self.inner.staging() } };
     (@ views) => { fn views(&self) -> Option<&dyn $crate::Views> { self.inner.views() } };
@@ -77,4 +79,3 @@ macro_rules! forward {
     (@ stats) => { fn stats(&self) -> $crate::EngineStats { self.inner.stats() } };
     (@ close) => { fn close(&self) -> Result<(), $crate::CloseError> { self.inner.close() } };
 }
-use forward;

@@ -29,6 +29,23 @@ pub enum FaultKind {
     Refused,
 }
 
+impl FaultKind {
+    /// Every kind. The host's protocol sends a kind as its place here: another order is another version of it.
+    pub const ALL: [Self; 11] = [
+        Self::NotFound,
+        Self::Mismatch,
+        Self::NoHandle,
+        Self::NoLoan,
+        Self::Expired,
+        Self::Full,
+        Self::Transient,
+        Self::MayStillWrite,
+        Self::Unregistered,
+        Self::Unavailable,
+        Self::Refused,
+    ];
+}
+
 /// Failure of one key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} (code {code})")]

@@ -14,7 +14,7 @@ mod views;
 mod window;
 mod write;
 
-pub use session::{ConnectError, HostReport};
+pub use session::{ConnectError, HostReport, WELCOME_MAX};
 
 use crate::place::SocketPath;
 use crate::wire::{Answer, KEY_BYTES_MAX, LIST_MAX, Request};

@@ -11,6 +11,6 @@ mod place;
 mod socket;
 pub mod wire;
 
-pub use client::{ConnectError, HostEngine, HostReport};
+pub use client::{ConnectError, HostEngine, HostReport, WELCOME_MAX};
 pub use daemon::{Behind, Daemon, DaemonOptions, StartError};
 pub use place::{PlaceError, SocketPath};

@@ -4,10 +4,10 @@ mod support;
 mod with_daemon;
 
 use std::sync::Arc;
-use support::{CAPACITY_BYTES, ROLE, SOCKET, ready_until_killed};
+use support::{CAPACITY_BYTES, ready_until_killed, role};
 use tensorlease_engine::conformance::Rig;
 use tensorlease_engine::{Engine, ReadOp, Tag, WriteOp, conformance_tests};
-use tensorlease_host::{Daemon, DaemonOptions, SocketPath};
+use tensorlease_host::{Daemon, DaemonOptions};
 use with_daemon::WithDaemon;
 
 fn daemon_in_a_thread() -> Option<Rig> {
@@ -24,12 +24,9 @@ conformance_tests!(on_host_in_a_process, daemon_in_a_process);
 /// Not a test: what this program does when a test starts it again.
 #[test]
 fn plays_a_role() {
-    if std::env::var_os(ROLE).is_none() {
-        return;
-    }
-    let socket = std::env::var_os(SOCKET).expect("a role has a socket");
+    let Some((_, socket)) = role() else { return };
     let daemon = Daemon::start(DaemonOptions {
-        socket: SocketPath::new(socket).expect("a short path"),
+        socket,
         max_bytes: CAPACITY_BYTES,
         idle_end: None,
     });
@@ -52,15 +49,14 @@ fn slabs_of_the_daemon_take_objects() {
         tag: &tag,
     };
     assert_eq!(rig.write_batch(&[write]), [Ok(())]);
-    let start = slab.region().addr - slab.mapping().region().addr;
     let read = ReadOp {
         key: "stored",
         offset: 0,
-        target: slab.mapping().target(start + 5..start + 1005),
+        target: slab.target(5..1005),
         object_len: 1000,
         tag: Some(&tag),
         by_transport: false,
     };
     assert_eq!(rig.read_batch(&[read]), [Ok(1000)]);
-    assert_eq!(slab.mapping().source(start + 5..start + 1005).to_vec(), bytes);
+    assert_eq!(slab.source(5..1005).to_vec(), bytes);
 }

@@ -9,13 +9,13 @@ use requiring::{Requiring, STORE_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use support::{CAPACITY_BYTES, Place, Process, ROLE, RawClient, SOCKET, eventually, ready_until_killed};
+use support::{CAPACITY_BYTES, Place, Process, RawClient, eventually, ready_until_killed, role};
 use tensorlease_engine::conformance::Rig;
 use tensorlease_engine::decorators::{Choice, Gate, Gated, LateWriting};
 use tensorlease_engine::{Engine, Fault, FaultKind, ReadOp, Tag, WriteOp, conformance_tests};
 use tensorlease_host::wire::{Answer, Fetch, Request, Reservation, Span, Store, VERSION};
 use tensorlease_host::{Behind, Daemon, HostEngine, SocketPath, StartError};
-use tensorlease_memory::{CopyMode, SlabMemory, Source, Target, copy};
+use tensorlease_memory::{CopyMode, SlabMemory, copy};
 use with_daemon::WithDaemon;
 
 const MIB: usize = 1 << 20;
@@ -34,6 +34,13 @@ fn daemon(place: &Place, behind: Behind) -> Daemon {
     Daemon::start_before(place.options(), behind).expect("a daemon starts")
 }
 
+/// Transfers stand still while the gate is shut.
+fn gated_daemon(place: &Place) -> (Daemon, Gate) {
+    let gate = Gate::new();
+    let engine = Gated::new(Requiring::new(u64::MAX), gate.clone());
+    (daemon(place, behind(&Arc::new(engine))), gate)
+}
+
 /// A client that reads and writes as a store does: in memory of the daemon's.
 struct Client {
     engine: HostEngine,
@@ -49,10 +56,10 @@ impl Client {
     }
 
     fn write(&self, key: &str, bytes: &[u8]) -> Result<(), Fault> {
-        copy(bytes.into(), &target(&self.slab, bytes.len()), CopyMode::Cached);
+        copy(bytes.into(), &self.slab.target(0..bytes.len()), CopyMode::Cached);
         let write = WriteOp {
             key,
-            segments: &[source(&self.slab, bytes.len())],
+            segments: &[self.slab.source(0..bytes.len())],
             tag: &Tag::new(b"any"),
         };
         self.engine.write_batch(&[write]).remove(0)
@@ -62,14 +69,14 @@ impl Client {
         let read = ReadOp {
             key,
             offset: 0,
-            target: target(&self.slab, len),
+            target: self.slab.target(0..len),
             object_len: len as u64,
             tag: None,
             by_transport: false,
         };
         let read = self.engine.read_batch(&[read]).remove(0)?;
         assert_eq!(read, len as u64);
-        Ok(source(&self.slab, len).to_vec())
+        Ok(self.slab.source(0..len).to_vec())
     }
 }
 
@@ -78,23 +85,11 @@ fn extent(engine: &HostEngine, bytes: usize) -> Option<SlabMemory> {
     slabs.make(bytes).expect("the daemon answers")
 }
 
-fn start(slab: &SlabMemory) -> usize {
-    slab.region().addr - slab.mapping().region().addr
-}
-
-fn target(slab: &SlabMemory, len: usize) -> Target<'_> {
-    slab.mapping().target(start(slab)..start(slab) + len)
-}
-
-fn source(slab: &SlabMemory, len: usize) -> Source<'_> {
-    slab.mapping().source(start(slab)..start(slab) + len)
-}
-
 /// All memory that the daemon has left, filled with one byte.
 fn takes_everything(engine: &HostEngine) -> Vec<SlabMemory> {
     let slabs: Vec<_> = std::iter::from_fn(|| extent(engine, MIB)).collect();
     for slab in &slabs {
-        copy([0x5a; MIB][..].into(), &target(slab, MIB), CopyMode::Cached);
+        copy([0x5a; MIB][..].into(), &slab.target(0..MIB), CopyMode::Cached);
     }
     slabs
 }
@@ -102,7 +97,7 @@ fn takes_everything(engine: &HostEngine) -> Vec<SlabMemory> {
 fn assert_unchanged(slabs: &[SlabMemory]) {
     for slab in slabs {
         assert!(
-            source(slab, MIB).to_vec().iter().all(|byte| *byte == 0x5a),
+            slab.source(0..MIB).to_vec().iter().all(|byte| *byte == 0x5a),
             "a byte has changed"
         );
     }
@@ -124,9 +119,7 @@ conformance_tests!(on_a_relay_to_late_writes, in_front_of_late_writes);
 /// Not a test: what this program does when a test starts it again.
 #[test]
 fn plays_a_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let socket = std::env::var_os(SOCKET).expect("a role has a socket");
-    let socket = SocketPath::new(socket).expect("a short path");
+    let Some((role, socket)) = role() else { return };
     match role.as_str() {
         "reader" => {
             let client = Client::connect(&socket, 4 * MIB);
@@ -246,11 +239,7 @@ fn what_a_client_registered_elsewhere_is_read_and_written_all_the_same() {
 #[test]
 fn a_client_killed_in_a_transfer_gives_back_all_but_what_that_still_writes() {
     let place = Place::new();
-    let gate = Gate::new();
-    let daemon = daemon(
-        &place,
-        behind(&Arc::new(Gated::new(Requiring::new(u64::MAX), gate.clone()))),
-    );
+    let (daemon, gate) = gated_daemon(&place);
     let client = Client::connect(&place.socket, MIB);
     let bytes: Vec<u8> = (0..=250_u8).cycle().take(MIB).collect();
     client.write(KEY, &bytes).expect("a write");
@@ -337,11 +326,7 @@ fn past_the_bound_of_its_quarantine_a_daemon_begins_no_transfer() {
 #[test]
 fn a_transfer_of_a_closed_client_keeps_its_memory_until_it_ends() {
     let place = Place::new();
-    let gate = Gate::new();
-    let daemon = daemon(
-        &place,
-        behind(&Arc::new(Gated::new(Requiring::new(u64::MAX), gate.clone()))),
-    );
+    let (daemon, gate) = gated_daemon(&place);
     let client = Client::connect(&place.socket, MIB);
     client.write(KEY, &[1; MIB]).expect("a write");
     gate.shut();

@@ -251,19 +251,7 @@ fn what_an_engine_behind_the_daemon_says_comes_back() {
 
 #[test]
 fn every_kind_of_fault_comes_back_as_itself() {
-    for kind in [
-        FaultKind::NotFound,
-        FaultKind::Mismatch,
-        FaultKind::NoHandle,
-        FaultKind::NoLoan,
-        FaultKind::Expired,
-        FaultKind::Full,
-        FaultKind::Transient,
-        FaultKind::MayStillWrite,
-        FaultKind::Unregistered,
-        FaultKind::Unavailable,
-        FaultKind::Refused,
-    ] {
+    for kind in FaultKind::ALL {
         let results = vec![failed(kind, -1, "so")];
         and_back(&Reply {
             slabs: Vec::new(),

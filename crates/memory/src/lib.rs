@@ -42,6 +42,7 @@ mod slab;
 
 mod leased_blocks;
 mod pool;
+mod region_set;
 mod return_list;
 mod slab_source;
 mod sync;
@@ -63,6 +64,7 @@ pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
 pub use mapping::{MapError, Mapping, MappingKind};
 pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
+pub use region_set::RegionSet;
 pub use return_list::ReturnList;
 pub use slab_source::{SealedSlabs, SlabMemory, SlabSource};
 pub use span::{Region, Source, Target};

@@ -1,6 +1,6 @@
 //! Where the memory of slabs comes from, and a range of a mapping that serves as one.
 
-use crate::{MapError, Mapping, MappingKind, Region, limits};
+use crate::{MapError, Mapping, MappingKind, Region, Source, Target, limits};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,6 +81,25 @@ impl SlabMemory {
         &self.mapping
     }
 
+    /// The bytes `range` of this memory, to be written by a transfer. Panics when the range is out of bounds.
+    pub fn target(&self, range: Range<usize>) -> Target<'_> {
+        self.mapping.target(self.in_mapping(range))
+    }
+
+    /// The bytes `range` of this memory, to be read by a transfer. Panics when the range is out of bounds.
+    pub fn source(&self, range: Range<usize>) -> Source<'_> {
+        self.mapping.source(self.in_mapping(range))
+    }
+
+    fn in_mapping(&self, range: Range<usize>) -> Range<usize> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} of {} bytes is out of bounds",
+            self.len
+        );
+        self.start + range.start..self.start + range.end
+    }
+
     /// Makes its pages present, as [`Mapping::populate`] does for a whole mapping.
     ///
     /// # Errors
@@ -134,6 +153,25 @@ mod tests {
         assert!(watched.upgrade().is_some());
         drop(again);
         assert!(watched.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_part_names_bytes_from_its_own_beginning() {
+        let page = limits::page_bytes();
+        let mapping = Arc::new(Mapping::new(MappingKind::Anonymous, 4 * page).unwrap());
+        let part = SlabMemory::part(Arc::clone(&mapping), page..3 * page, Arc::new(()));
+        crate::copy((&[9_u8; 5][..]).into(), &part.target(3..8), crate::CopyMode::Cached);
+        assert_eq!(mapping.source(page + 3..page + 8).to_vec(), [9; 5]);
+        assert_eq!(part.source(2 * page - 1..2 * page).to_vec(), [0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of bounds")]
+    fn bytes_past_the_end_of_a_part_are_refused() {
+        let page = limits::page_bytes();
+        let mapping = Arc::new(Mapping::new(MappingKind::Anonymous, 4 * page).unwrap());
+        let part = SlabMemory::part(mapping, page..2 * page, Arc::new(()));
+        let _neighbour = part.source(page..page + 1);
     }
 
     #[test]

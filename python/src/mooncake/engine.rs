@@ -5,7 +5,6 @@ use super::{
     connect::connect,
     loans::StorePool,
     own_segment::OwnSegment,
-    registrations::Registrations,
     settings::{Protocol, Settings},
     turns::{LargeCalls, Turn},
 };
@@ -22,7 +21,7 @@ use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
     Staging, WriteOp,
 };
-use tensorlease_memory::{CopyMode, HeapBytes, Region, Source, copy};
+use tensorlease_memory::{CopyMode, HeapBytes, Region, RegionSet, Source, copy};
 
 /// Half of what one peer's queue took before it wedged, for masters and peers that don't have the longer queue.
 const BATCH_KEYS_MAX: usize = 1024;
@@ -42,7 +41,7 @@ pub(super) struct Mooncake {
     loans: Option<StorePool>,
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
-    registrations: Mutex<Registrations>,
+    registrations: Mutex<RegionSet>,
     /// For calls over TCP.
     large_calls: Option<LargeCalls>,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
@@ -137,7 +136,7 @@ impl Mooncake {
         open.then_some(open)
     }
 
-    fn registrations(&self) -> MutexGuard<'_, Registrations> {
+    fn registrations(&self) -> MutexGuard<'_, RegionSet> {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,8 +144,8 @@ impl Mooncake {
         self.capabilities.registration == Registration::Required
     }
 
-    fn knows(&self, addr: usize, len: usize) -> bool {
-        !self.requires() || self.registrations().contains(addr, len)
+    fn knows(&self, region: Region) -> bool {
+        !self.requires() || self.registrations().contains(region)
     }
 
     /// The turn of a call that has to wait for one.
@@ -415,7 +414,7 @@ impl Engine for Mooncake {
             return Err(RegisterError::Closed);
         };
         if !self.requires() {
-            self.registrations().insert(region.addr, region.len);
+            self.registrations().insert(region);
             return Ok(());
         }
         if REGISTRATION_BYTES_MAX < region.len as u64 {
@@ -424,7 +423,7 @@ impl Engine for Mooncake {
                 limit: REGISTRATION_BYTES_MAX,
             });
         }
-        if self.registrations().overlaps(region.addr, region.len) {
+        if self.registrations().overlaps(region) {
             return Err(RegisterError::Overlap { addr: region.addr });
         }
         let failed = |source: Fault| RegisterError::Failed {
@@ -433,7 +432,7 @@ impl Engine for Mooncake {
         };
         match self.calls.register(region.addr, region.len).map_err(failed)? {
             0 => {
-                self.registrations().insert(region.addr, region.len);
+                self.registrations().insert(region);
                 Ok(())
             }
             code => Err(failed(Fault::new(
@@ -449,7 +448,7 @@ impl Engine for Mooncake {
         let Some(_open) = self.enter() else {
             return Err(RegisterError::Closed);
         };
-        if !self.registrations().remove(region.addr, region.len) {
+        if !self.registrations().remove(region) {
             return Err(RegisterError::Unknown { addr: region.addr });
         }
         if !self.requires() {
@@ -473,7 +472,7 @@ impl Engine for Mooncake {
         let lent = |region: Region| self.loans.as_ref().is_some_and(|loans| loans.holds(region));
         let known = |read: &ReadOp<'_>| {
             let region = read.target.region();
-            self.knows(region.addr, region.len) || lent(region)
+            self.knows(region) || lent(region)
         };
         let is_whole = |read: &ReadOp<'_>| read.offset == 0 && read.object_len == read.target.len() as u64;
         let whole: Vec<&ReadOp<'_>> = reads.iter().filter(|read| is_whole(read) && known(read)).collect();
@@ -491,12 +490,7 @@ impl Engine for Mooncake {
             return vec![Err(Fault::closed()); writes.len()];
         };
         self.counters.write_calls.fetch_add(1, Relaxed);
-        let known = |write: &WriteOp<'_>| {
-            write
-                .segments
-                .iter()
-                .all(|segment| self.knows(segment.addr(), segment.len()))
-        };
+        let known = |write: &WriteOp<'_>| write.segments.iter().all(|segment| self.knows(segment.region()));
         let is_whole = |write: &WriteOp<'_>| write.segments.len() == 1;
         let whole: Vec<&WriteOp<'_>> = writes.iter().filter(|write| is_whole(write) && known(write)).collect();
         let mut whole = self.write_whole(&whole).into_iter();

@@ -1,5 +1,5 @@
 //! Mooncake's own buffer pool as memory on loan (`pool=store`): the reference's design.
-use super::{calls::attached, connect::Connected, registrations::Registrations, settings::Settings};
+use super::{calls::attached, connect::Connected, settings::Settings};
 use crate::foreign;
 use pyo3::{prelude::*, types::PyDict};
 use std::{
@@ -9,7 +9,7 @@ use std::{
 };
 use tensorlease::Options;
 use tensorlease_engine::{Fault, FaultKind, Loan, LoanLimits, Staging};
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, RegionSet};
 
 /// A `BufferPool` over the client's local buffer, or why there is none.
 pub(super) struct StorePool {
@@ -21,9 +21,9 @@ pub(super) struct StorePool {
     lent: Lent,
 }
 
-type Lent = Arc<Mutex<Registrations>>;
+type Lent = Arc<Mutex<RegionSet>>;
 
-fn lock(lent: &Lent) -> MutexGuard<'_, Registrations> {
+fn lock(lent: &Lent) -> MutexGuard<'_, RegionSet> {
     lent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -51,7 +51,7 @@ impl StorePool {
 
     /// Is this memory on loan? What Mooncake lends lies in its local buffer, or was registered by the pool itself.
     pub(super) fn holds(&self, region: Region) -> bool {
-        lock(&self.lent).contains(region.addr, region.len)
+        lock(&self.lent).contains(region)
     }
 
     /// Before the store's own close. A pool with a lease in quarantine refuses, and ends with the store.
@@ -79,13 +79,13 @@ impl Staging for StorePool {
             let lease = pool.bind(py).call_method("acquire", (bytes,), Some(&keywords))?;
             let addr: usize = lease.getattr("ptr")?.extract()?;
             let overflow = addr < self.local_buffer.start || self.local_buffer.end < addr + bytes;
+            let region = Region { addr, len: bytes };
             let owner = StoreLease {
                 lease: lease.unbind(),
-                addr,
-                bytes,
+                region,
                 lent: Arc::clone(&self.lent),
             };
-            lock(&self.lent).insert(addr, bytes);
+            lock(&self.lent).insert(region);
             let memory = foreign::of_lease(Box::new(owner), addr, bytes);
             Ok(Loan { memory, overflow })
         });
@@ -121,14 +121,13 @@ fn no_loan(cause: String) -> Fault {
 /// A lease of Mooncake's pool, released when it is dropped.
 struct StoreLease {
     lease: Py<PyAny>,
-    addr: usize,
-    bytes: usize,
+    region: Region,
     lent: Lent,
 }
 
 impl Drop for StoreLease {
     fn drop(&mut self) {
-        lock(&self.lent).remove(self.addr, self.bytes);
+        lock(&self.lent).remove(self.region);
         // While Python ends there is nobody left to give it back to.
         let released = Python::try_attach(|py| self.lease.bind(py).call_method0("release").map(drop));
         if let Some(Err(error)) = released {

@@ -223,23 +223,10 @@ fn faults(random: &mut Random, base: Base) -> Vec<Fault> {
 }
 
 fn fault(random: &mut Random, base: Base) -> Fault {
-    const KINDS: [FaultKind; 11] = [
-        FaultKind::NotFound,
-        FaultKind::Mismatch,
-        FaultKind::NoHandle,
-        FaultKind::NoLoan,
-        FaultKind::Expired,
-        FaultKind::Full,
-        FaultKind::Transient,
-        FaultKind::MayStillWrite,
-        FaultKind::Unregistered,
-        FaultKind::Unavailable,
-        FaultKind::Refused,
-    ];
     let probability = random.pick(&[0.02, 0.1, 0.3, 0.6, 1.0]);
     match random.below(16) {
         0..=3 => Fault::Fail {
-            kind: random.pick(&KINDS),
+            kind: random.pick(&FaultKind::ALL),
             on: random.pick(&[FailOn::ALL, FailOn::READS, FailOn::WRITES, FailOn::REMOVES]),
             probability,
         },

@@ -9,11 +9,8 @@ use std::{
     thread::sleep,
     time::Duration,
 };
-use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Staging, Views,
-    WriteOp,
-};
-use tensorlease_memory::{Region, SlabSource};
+use tensorlease::engine::{Capabilities, Engine, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, WriteOp};
+use tensorlease_memory::Region;
 
 /// A panic with this text is meant.
 pub(crate) const PANIC: &str = "panics on purpose in a fault campaign";
@@ -101,6 +98,8 @@ impl Unruly {
 }
 
 impl Engine for Unruly {
+    tensorlease_engine::forward!(unregister, stats, remark, staging, views, slabs, close);
+
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -113,10 +112,6 @@ impl Engine for Unruly {
             });
         }
         self.inner.register(region)
-    }
-
-    fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        self.inner.unregister(region)
     }
 
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
@@ -142,29 +137,5 @@ impl Engine for Unruly {
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
         self.call(|| self.inner.describe_batch(keys), false)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn remark(&self) -> Option<String> {
-        self.inner.remark()
-    }
-
-    fn staging(&self) -> Option<&dyn Staging> {
-        self.inner.staging()
-    }
-
-    fn views(&self) -> Option<&dyn Views> {
-        self.inner.views()
-    }
-
-    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
-        self.inner.slabs()
-    }
-
-    fn close(&self) -> Result<(), CloseError> {
-        self.inner.close()
     }
 }

@@ -9,11 +9,10 @@ use std::{
     },
 };
 use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Staging, Views,
-    WriteOp,
+    Capabilities, CloseError, Engine, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, WriteOp,
     decorators::{Failing, LateWriting},
 };
-use tensorlease_memory::{Region, SlabSource};
+use tensorlease_memory::Region;
 
 /// Passes every call on and looks at the results.
 pub(crate) struct Watching {
@@ -121,6 +120,8 @@ fn sources(write: &WriteOp<'_>) -> Vec<Region> {
 }
 
 impl Engine for Watching {
+    tensorlease_engine::forward!(stats, remark, staging, views, slabs);
+
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -195,26 +196,6 @@ impl Engine for Watching {
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
         self.call(|| self.inner.describe_batch(keys))
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn remark(&self) -> Option<String> {
-        self.inner.remark()
-    }
-
-    fn staging(&self) -> Option<&dyn Staging> {
-        self.inner.staging()
-    }
-
-    fn views(&self) -> Option<&dyn Views> {
-        self.inner.views()
-    }
-
-    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
-        self.inner.slabs()
     }
 
     fn close(&self) -> Result<(), CloseError> {

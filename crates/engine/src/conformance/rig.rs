@@ -183,12 +183,12 @@ impl RigMemory {
 
     /// Part of it to be written.
     pub fn target(&self, range: Range<usize>) -> Target<'_> {
-        self.slab.mapping().target(self.place(range))
+        self.slab.target(range)
     }
 
     /// Part of it to be read.
     pub fn source(&self, range: Range<usize>) -> Source<'_> {
-        self.slab.mapping().source(self.place(range))
+        self.slab.source(range)
     }
 
     /// A copy of part of it.
@@ -203,13 +203,6 @@ impl RigMemory {
             &self.target(at..at + bytes.len()),
             CopyMode::Cached,
         );
-    }
-
-    /// Where in the mapping a range of this memory lies.
-    fn place(&self, range: Range<usize>) -> Range<usize> {
-        assert!(range.end <= self.slab.len(), "{range:?} of {} bytes", self.slab.len());
-        let start = self.slab.region().addr - self.slab.mapping().region().addr;
-        start + range.start..start + range.end
     }
 }
 

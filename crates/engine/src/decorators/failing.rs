@@ -1,7 +1,8 @@
 //! An engine whose calls fail.
+use super::Choice;
 use super::choice::Chooser;
 use super::withheld::read_withholding;
-use super::{Choice, forward};
+use crate::forward;
 use crate::{Capabilities, Engine, Fault, FaultKind, ReadOp, WriteOp};
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! An engine whose calls wait until a test lets them through.
-use super::forward;
+use crate::forward;
 use crate::{Capabilities, Engine, Fault, ObjectInfo, ReadOp, WriteOp};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

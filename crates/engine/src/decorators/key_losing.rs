@@ -1,7 +1,7 @@
 //! An engine that loses objects.
 use super::choice::{happens, splitmix64};
-use super::forward;
 use super::withheld::read_withholding;
+use crate::forward;
 use crate::{Engine, Fault, FaultKind, ObjectInfo, ReadOp};
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! An engine whose transfers write after the call gave up.
 #![allow(unsafe_code)]
+use super::Choice;
 use super::choice::Chooser;
 use super::withheld::read_withholding;
-use super::{Choice, forward};
+use crate::forward;
 use crate::{Capabilities, CloseError, Engine, Fault, FaultKind, ReadOp};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;

@@ -1,5 +1,5 @@
 //! An engine that records its calls.
-use super::forward;
+use crate::forward;
 use crate::{CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, WriteOp};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensorlease_memory::Region;

@@ -1,7 +1,8 @@
 //! An engine that reads fewer bytes than asked.
+use super::Choice;
 use super::choice::Chooser;
 use super::withheld::read_withholding;
-use super::{Choice, forward};
+use crate::forward;
 use crate::{Engine, Fault, ReadOp};
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! An engine that takes its time.
-use super::forward;
+use crate::forward;
 use crate::{Capabilities, Engine, Fault, ObjectInfo, ReadOp, WriteOp};
 use std::sync::Arc;
 use std::thread::sleep;

@@ -3,7 +3,7 @@ use crate::wire::Span;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tensorlease_engine::RegisterError;
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, RegionSet};
 
 /// Extents that this client has, by their addresses here.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl LentExtents {
 /// memory is staged in it.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
-    regions: Mutex<BTreeMap<usize, usize>>,
+    regions: Mutex<RegionSet>,
 }
 
 impl Registered {
@@ -47,32 +47,28 @@ impl Registered {
             return Err(RegisterError::TooLarge { len: region.len, limit });
         }
         let mut regions = lock(&self.regions);
-        let before = regions.range(..region.end()).next_back();
-        if before.is_some_and(|(addr, len)| region.addr < addr + len) {
+        if regions.overlaps(region) {
             return Err(RegisterError::Overlap { addr: region.addr });
         }
-        regions.insert(region.addr, region.len);
+        regions.insert(region);
         Ok(())
     }
 
     pub(super) fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        let mut regions = lock(&self.regions);
-        if regions.get(&region.addr) != Some(&region.len) {
-            return Err(RegisterError::Unknown { addr: region.addr });
+        if lock(&self.regions).remove(region) {
+            Ok(())
+        } else {
+            Err(RegisterError::Unknown { addr: region.addr })
         }
-        regions.remove(&region.addr);
-        Ok(())
     }
 
     /// Does one registration hold all of the region?
     pub(super) fn contains(&self, region: Region) -> bool {
-        let regions = lock(&self.regions);
-        let before = regions.range(..=region.addr).next_back();
-        before.is_some_and(|(addr, len)| Region { addr: *addr, len: *len }.contains(region))
+        lock(&self.regions).contains(region)
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        lock(&self.regions).values().map(|len| *len as u64).sum()
+        lock(&self.regions).bytes()
     }
 }
 

@@ -77,18 +77,12 @@ impl Staging {
         }
     }
 
-    fn start(&self) -> usize {
-        self.memory.region().addr - self.memory.mapping().region().addr
-    }
-
     fn target(&self, at: usize, len: usize) -> Target<'_> {
-        let start = self.start() + at;
-        self.memory.mapping().target(start..start + len)
+        self.memory.target(at..at + len)
     }
 
     fn source(&self, at: usize, len: usize) -> Source<'_> {
-        let start = self.start() + at;
-        self.memory.mapping().source(start..start + len)
+        self.memory.source(at..at + len)
     }
 }
 

@@ -23,8 +23,8 @@ use tensorlease_memory::{Mapping, fork};
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Whoever opens a store waits for less.
-const WELCOME_MAX: Duration = Duration::from_secs(5);
+/// A daemon that has not welcomed a client by then is silent: whoever opens a store waits for less than whoever uses one.
+pub const WELCOME_MAX: Duration = Duration::from_secs(5);
 
 /// The thread that waits to give back needs next to nothing.
 const STACK_BYTES: usize = 64 << 10;

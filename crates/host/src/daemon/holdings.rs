@@ -101,9 +101,9 @@ impl Holdings {
         self.reserved.remove(&ticket).ok_or(Foreign)
     }
 
-    /// Length of a reserved block, bytes.
-    pub(super) fn reserved_len(&self, ticket: u64) -> Result<u64, Foreign> {
-        self.reserved.get(&ticket).map(|block| block.block().len).ok_or(Foreign)
+    /// What was just taken, under the same lock.
+    pub(super) fn put_back(&mut self, ticket: u64, block: InFlight) {
+        self.reserved.insert(ticket, block);
     }
 
     pub(super) fn lend(&mut self, extent: Extent) -> u64 {

@@ -92,16 +92,14 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
                 shared.options.socket.as_path()
             );
         }
+        // Who stays anyway is not asked: an engine behind it may have to look.
+        let Some(idle) = shared.options.idle_end else { continue };
         if !lock_of(&shared.sessions).is_empty() || shared.has_objects() {
             needed = Instant::now();
         }
         let came = shared.sessions_made.load(Ordering::Relaxed) != 0;
-        let patience = |idle: Duration| if came { idle } else { idle.max(FIRST_CLIENT) };
-        if shared
-            .options
-            .idle_end
-            .is_some_and(|idle| patience(idle) <= needed.elapsed())
-        {
+        let patience = if came { idle } else { idle.max(FIRST_CLIENT) };
+        if patience <= needed.elapsed() {
             log::info!("nobody needs this daemon: it ends");
             shared.stop();
         }

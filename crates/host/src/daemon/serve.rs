@@ -9,12 +9,11 @@ use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_w
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
 };
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tensorlease_arena::SlabId;
 use tensorlease_engine::{Fault, ObjectInfo, Tag};
-use tensorlease_memory::{SlabMemory, limits};
+use tensorlease_memory::{InFlight, SlabMemory, limits};
 
 /// Until the client goes, or does what no client does.
 pub(super) fn run(shared: &Shared, session: &Arc<Session>) {
@@ -323,36 +322,9 @@ impl Asker<'_> {
 
     /// Everything is checked before anything is done.
     fn exchange(self, commits: &[Commit<'_>], releases: &[u64], reserve: &[u64]) -> Result<Vec<Reservation>, Lie> {
-        let mut blocks = Vec::with_capacity(commits.len());
-        {
-            let mut holdings = self.session.holdings();
-            let mut named = HashSet::with_capacity(commits.len() + releases.len());
-            let tickets = commits
-                .iter()
-                .map(|commit| commit.ticket)
-                .chain(releases.iter().copied());
-            for ticket in tickets {
-                holdings.reserved_len(ticket)?;
-                if !named.insert(ticket) {
-                    return Err(Lie("it named a reservation twice"));
-                }
-            }
-            for commit in commits {
-                let whole = holdings.reserved_len(commit.ticket)?;
-                if commit.len == 0 || whole < commit.len {
-                    return Err(Lie("it wrote an object that is longer than its block, or empty"));
-                }
-            }
-            for commit in commits {
-                blocks.push(holdings.take_reserved(commit.ticket)?);
-                holdings.counted.written_objects += 1;
-                holdings.counted.written_bytes += commit.len;
-            }
-            for ticket in releases {
-                drop(holdings.take_reserved(*ticket)?);
-            }
-        }
+        let blocks = self.taken(commits, releases)?;
         let mut last = Tag::new(&[]);
+        // Those that are released stand after those that become objects, and go back here.
         for (commit, block) in commits.iter().zip(blocks) {
             if last.as_bytes() != commit.tag {
                 last = Tag::new(commit.tag);
@@ -366,6 +338,36 @@ impl Asker<'_> {
             self.shared.index.insert(commit.key, Arc::new(object));
         }
         Ok(reserve.iter().map(|len| self.reserve(*len)).collect())
+    }
+
+    /// The blocks of all reservations that a message names. Of a message that is not to be believed everything stays as it was: what its client
+    /// holds it may still write.
+    fn taken(self, commits: &[Commit<'_>], releases: &[u64]) -> Result<Vec<InFlight>, Lie> {
+        let mut holdings = self.session.holdings();
+        let mut taken = Vec::with_capacity(commits.len() + releases.len());
+        let written = commits.iter().map(|commit| (commit.ticket, Some(commit.len)));
+        let named = written.chain(releases.iter().map(|ticket| (*ticket, None)));
+        let believed = named.into_iter().try_for_each(|(ticket, written)| {
+            // A reservation that is named twice is not there the second time.
+            let block = holdings.take_reserved(ticket)?;
+            let whole = block.block().len;
+            taken.push((ticket, block));
+            match written {
+                Some(len) if len == 0 || whole < len => {
+                    Err(Lie("it wrote an object that is longer than its block, or empty"))
+                }
+                _ => Ok(()),
+            }
+        });
+        if let Err(lie) = believed {
+            taken
+                .into_iter()
+                .for_each(|(ticket, block)| holdings.put_back(ticket, block));
+            return Err(lie);
+        }
+        holdings.counted.written_objects += commits.len() as u64;
+        holdings.counted.written_bytes += commits.iter().map(|commit| commit.len).sum::<u64>();
+        Ok(taken.into_iter().map(|(_, block)| block).collect())
     }
 
     fn reserve(self, len: u64) -> Reservation {

@@ -93,21 +93,6 @@ pub struct Known<'a> {
 /// Longest message of a failure, bytes: those of a full batch fit in one frame.
 pub const FAILURE_BYTES_MAX: usize = 1024;
 
-/// A kind of fault is sent as its place here.
-const KINDS: [FaultKind; 11] = [
-    FaultKind::NotFound,
-    FaultKind::Mismatch,
-    FaultKind::NoHandle,
-    FaultKind::NoLoan,
-    FaultKind::Expired,
-    FaultKind::Full,
-    FaultKind::Transient,
-    FaultKind::MayStillWrite,
-    FaultKind::Unregistered,
-    FaultKind::Unavailable,
-    FaultKind::Refused,
-];
-
 const SPAN_BYTES: usize = 3 * 8;
 const FETCH_LEAST: usize = 2 + 8 + 8 + SPAN_BYTES + 1 + 1;
 const STORE_LEAST: usize = 2 + 4 + 2;
@@ -221,7 +206,7 @@ pub(super) fn put_results<T>(out: &mut Vec<u8>, results: &[Result<T, Failure<'_>
         match result {
             Ok(result) => put(out, result),
             Err(failure) => {
-                let place = KINDS.iter().position(|kind| *kind == failure.kind);
+                let place = FaultKind::ALL.iter().position(|kind| *kind == failure.kind);
                 // A kind that is new here is taken for the worst.
                 let place = place.unwrap_or(7);
                 out.push(u8::try_from(place).unwrap_or(u8::MAX));
@@ -240,7 +225,7 @@ pub(super) fn results<'a, T>(
         if fields.flag("result")? {
             return read(fields).map(Ok);
         }
-        let kind = KINDS.get(usize::from(fields.u8()?));
+        let kind = FaultKind::ALL.get(usize::from(fields.u8()?));
         Ok(Err(Failure {
             kind: *kind.ok_or(WireError::BadField { field: "kind of fault" })?,
             code: fields.u32()?.cast_signed(),

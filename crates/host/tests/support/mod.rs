@@ -10,8 +10,8 @@ use tensorlease_host::{Daemon, DaemonOptions, HostEngine, SocketPath};
 
 pub(crate) const CAPACITY_BYTES: u64 = 32 << 20;
 /// Environment variables that tell a started test program what it is.
-pub(crate) const ROLE: &str = "TENSORLEASE_TEST_ROLE";
-pub(crate) const SOCKET: &str = "TENSORLEASE_TEST_SOCKET";
+const ROLE: &str = "TENSORLEASE_TEST_ROLE";
+const SOCKET: &str = "TENSORLEASE_TEST_SOCKET";
 
 /// A folder with a place for a socket.
 pub(crate) struct Place {
@@ -62,6 +62,13 @@ impl Place {
         assert!(ready, "{role} ended before it was ready: {:?}", child.wait());
         Process { child }
     }
+}
+
+/// What a test of this program has started it as, with the socket; `None`: nobody has.
+pub(crate) fn role() -> Option<(String, SocketPath)> {
+    let role = std::env::var(ROLE).ok()?;
+    let socket = std::env::var_os(SOCKET).expect("a role has a socket");
+    Some((role, SocketPath::new(socket).expect("a short path")))
 }
 
 /// Another process, killed at the latest when it is dropped.

@@ -1,18 +1,17 @@
 //! An engine that wants memory registered, as one with a network card does, and takes note of who registers what.
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlease_engine::{Capabilities, CloseError, Embedded, EmbeddedOptions, Engine, EngineStats, Fault, FaultKind};
-use tensorlease_engine::{ObjectInfo, ReadOp, RegisterError, Registration, WriteOp};
-use tensorlease_memory::Region;
+use tensorlease_engine::{ReadOp, RegisterError, Registration, WriteOp};
+use tensorlease_memory::{Region, RegionSet};
 
 pub(crate) const STORE_BYTES: u64 = 48 << 20;
 
 pub(crate) struct Requiring {
     inner: Embedded,
     capabilities: Capabilities,
-    regions: Mutex<BTreeMap<usize, usize>>,
+    regions: Mutex<RegionSet>,
     /// Every region that was ever registered.
     pub(crate) registered: Mutex<Vec<Region>>,
     /// Regions that were registered when it was closed.
@@ -46,10 +45,7 @@ impl Requiring {
 
     fn refuses(&self, mut regions: impl Iterator<Item = Region>) -> bool {
         let known = self.regions.lock().expect("no test panics here");
-        !regions.all(|region| {
-            let before = known.range(..=region.addr).next_back();
-            before.is_some_and(|(addr, len)| Region { addr: *addr, len: *len }.contains(region))
-        })
+        !regions.all(|region| known.contains(region))
     }
 }
 
@@ -59,6 +55,8 @@ fn unregistered<T>(keys: usize) -> Vec<Result<T, Fault>> {
 }
 
 impl Engine for Requiring {
+    tensorlease_engine::forward!(remove_batch, remove_prefix, contains_batch, describe_batch);
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -68,15 +66,14 @@ impl Engine for Requiring {
             return Err(RegisterError::TooLarge { len: region.len, limit });
         }
         self.registered.lock().expect("no test panics here").push(region);
-        self.regions
-            .lock()
-            .expect("no test panics here")
-            .insert(region.addr, region.len);
+        self.regions.lock().expect("no test panics here").insert(region);
         Ok(())
     }
     fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        let removed = self.regions.lock().expect("no test panics here").remove(&region.addr);
-        removed.map(|_| ()).ok_or(RegisterError::Unknown { addr: region.addr })
+        let removed = self.regions.lock().expect("no test panics here").remove(region);
+        removed
+            .then_some(())
+            .ok_or(RegisterError::Unknown { addr: region.addr })
     }
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         if self.refuses(reads.iter().map(|read| read.target.region())) {
@@ -90,18 +87,6 @@ impl Engine for Requiring {
             return unregistered(writes.len());
         }
         self.inner.write_batch(writes)
-    }
-    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.remove_batch(keys)
-    }
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        self.inner.remove_prefix(prefix)
-    }
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.contains_batch(keys)
-    }
-    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.inner.describe_batch(keys)
     }
     fn stats(&self) -> EngineStats {
         EngineStats {

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, Loan, LoanLimits, ObjectInfo, ReadOp,
-    RegisterError, Registration, Staging, Views, WriteOp,
+    Capabilities, CloseError, Engine, Fault, FaultKind, Loan, LoanLimits, ObjectInfo, ReadOp, RegisterError,
+    Registration, Staging, WriteOp,
 };
-use tensorlease_memory::{Region, SlabSource};
+use tensorlease_memory::Region;
 
 /// What the engine claims beyond, or instead of, what the inner one does.
 #[derive(Clone, Debug, Default)]
@@ -210,6 +210,8 @@ impl Staging for Checking {
 }
 
 impl Engine for Checking {
+    tensorlease_engine::forward!(remove_prefix, contains_batch, stats, remark, views, slabs);
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -308,14 +310,6 @@ impl Engine for Checking {
         self.inner.remove_batch(keys)
     }
 
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        self.inner.remove_prefix(prefix)
-    }
-
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.contains_batch(keys)
-    }
-
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
         if self.claims.describes_not {
             let refused = || Err(Fault::new(FaultKind::Refused, 0, "this engine describes nothing"));
@@ -324,24 +318,8 @@ impl Engine for Checking {
         self.inner.describe_batch(keys)
     }
 
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn remark(&self) -> Option<String> {
-        self.inner.remark()
-    }
-
     fn staging(&self) -> Option<&dyn Staging> {
         self.inner.staging().map(|_| self as &dyn Staging)
-    }
-
-    fn views(&self) -> Option<&dyn Views> {
-        self.inner.views()
-    }
-
-    fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
-        self.inner.slabs()
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -4,9 +4,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use tensorlease::engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError, Staging, WriteOp,
-};
+use tensorlease::engine::{Capabilities, CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, WriteOp};
 use tensorlease_memory::{Region, SlabSource};
 
 /// Answers a read in place of the engine, or lets it through. Gets the number of the call, from 1.
@@ -105,6 +103,16 @@ impl Hooked {
 }
 
 impl Engine for Hooked {
+    tensorlease_engine::forward!(
+        unregister,
+        remove_batch,
+        remove_prefix,
+        contains_batch,
+        stats,
+        remark,
+        staging
+    );
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -114,10 +122,6 @@ impl Engine for Hooked {
             Some(error) => Err(error),
             None => self.inner.register(region),
         }
-    }
-
-    fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        self.inner.unregister(region)
     }
 
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
@@ -132,18 +136,6 @@ impl Engine for Hooked {
         answer.unwrap_or_else(|| self.inner.write_batch(writes))
     }
 
-    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.remove_batch(keys)
-    }
-
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        self.inner.remove_prefix(prefix)
-    }
-
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.contains_batch(keys)
-    }
-
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
         let call = self.descriptions.fetch_add(1, Relaxed) + 1;
         let described = self.inner.describe_batch(keys);
@@ -153,20 +145,8 @@ impl Engine for Hooked {
         described
     }
 
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn remark(&self) -> Option<String> {
-        self.inner.remark()
-    }
-
     fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
         self.slabs.clone()
-    }
-
-    fn staging(&self) -> Option<&dyn Staging> {
-        self.inner.staging()
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -10,10 +10,7 @@ use std::{
 };
 use tensorlease::{
     Foreign,
-    engine::{
-        Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, Loan, LoanLimits, ObjectInfo, ReadOp,
-        RegisterError, Staging, WriteOp,
-    },
+    engine::{Capabilities, CloseError, Engine, Fault, FaultKind, Loan, LoanLimits, Staging},
 };
 use tensorlease_memory::Region;
 
@@ -207,48 +204,21 @@ impl Staging for Lending {
 }
 
 impl Engine for Lending {
+    tensorlease_engine::forward!(
+        register,
+        unregister,
+        read_batch,
+        write_batch,
+        remove_batch,
+        remove_prefix,
+        contains_batch,
+        describe_batch,
+        stats,
+        remark
+    );
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    fn register(&self, region: Region) -> Result<(), RegisterError> {
-        self.inner.register(region)
-    }
-
-    fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        self.inner.unregister(region)
-    }
-
-    fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
-        self.inner.read_batch(reads)
-    }
-
-    fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
-        self.inner.write_batch(writes)
-    }
-
-    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.remove_batch(keys)
-    }
-
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        self.inner.remove_prefix(prefix)
-    }
-
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.inner.contains_batch(keys)
-    }
-
-    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.inner.describe_batch(keys)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn remark(&self) -> Option<String> {
-        self.inner.remark()
     }
 
     fn staging(&self) -> Option<&dyn Staging> {
