@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorlease.processes import end_process
+
 END_SECONDS = 10.0
 
 
@@ -38,10 +40,5 @@ def serving(max_bytes: int) -> Iterator[Daemon]:
                 raise SystemExit("the daemon did not start; what it said stands above")
             yield Daemon(process.pid, socket)
         finally:
-            process.terminate()
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_process(process, END_SECONDS)
             process.stdout.close()

@@ -7,7 +7,6 @@ Usage: python -m host.memory --json FILE [--readers N] [--check]
 
 from __future__ import annotations
 
-import argparse
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from host.asked import Asked
 from host.daemon import serving
 from host.promises import told
-from host.reporting import add_common
+from host.reporting import parser_of
 from tensorlease.bench.machine import header, require_memory
 from tensorlease.bench.report import Report, Row, TableColumn, machine_line, table_of, write_json
 from tensorlease.bench.sizes import GIB, MIB, format_bytes
@@ -27,8 +26,7 @@ PRIVATE_URL = f"embedded://?capacity={ROWS * ROW_BYTES + 16 * MIB}"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="host.memory", description=__doc__.splitlines()[0])
-    add_common(parser, repetitions=1)
+    parser = parser_of("memory", __doc__, repetitions=1)
     parser.add_argument("--readers", type=int, default=READERS)
     options = parser.parse_args()
     size = ROWS * ROW_BYTES

@@ -5,7 +5,6 @@ Usage: python -m host.opens --json FILE [--processes N] [--reps N] [--check]
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from host.promises import told
-from host.reporting import add_common
+from host.reporting import parser_of
 from tensorlease import host
 from tensorlease._core import host_listens
 from tensorlease.bench.machine import header
@@ -61,8 +60,7 @@ for _ in range(count):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="host.opens", description=__doc__.splitlines()[0])
-    add_common(parser, repetitions=3)
+    parser = parser_of("opens", __doc__, repetitions=3)
     parser.add_argument("--processes", type=int, default=PROCESSES)
     options = parser.parse_args()
     report = header("host_opens", "host://", {"processes": options.processes, "repetitions": options.reps})

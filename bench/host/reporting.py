@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,18 @@ from tensorlease.bench.workload import Workload
 SMALL_BYTES = 1024
 
 
-def add_common(parser: argparse.ArgumentParser, repetitions: int) -> None:
-    """The options of every measurement."""
+def parser_of(
+    name: str, description: str | None, repetitions: int, shapes: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """The options of a measurement: those of all, and `--shapes` where it has some."""
+    parser = argparse.ArgumentParser(prog=f"host.{name}", description=(description or "").splitlines()[0])
+    if shapes:
+        parser.add_argument("--shapes", default=",".join(shapes))
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--reps", type=int, default=repetitions)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true", help="exit 1 where a promised figure is missed")
+    return parser
 
 
 def measured_row(workload: Workload, way: str, samples_ms: list[float], memcpy_ms: float | None = None) -> Row:

@@ -5,7 +5,6 @@ Usage: python -m host.rivals --json FILE [--shapes A,B] [--reps N] [--seed N] [-
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -20,7 +19,7 @@ import transfer_queue as tq  # type: ignore[import-untyped,import-not-found,unus
 
 from host.daemon import serving
 from host.promises import told
-from host.reporting import add_common, measured_row
+from host.reporting import measured_row, parser_of
 from host.rival_side import RivalSide
 from tensorlease.bench.machine import add_yardstick, header, require_memory
 from tensorlease.bench.reading import median
@@ -43,10 +42,7 @@ Taken = dict[tuple[str, str], list[dict[str, float]]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="host.rivals", description=__doc__.splitlines()[0])
-    add_common(parser, repetitions=7)
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    options = parser.parse_args()
+    options = parser_of("rivals", __doc__, repetitions=7, shapes=SHAPES).parse_args()
     require_memory(NEEDED_BYTES, "this comparison", "run it on a larger machine")
     workloads = [parse_workload(shape) for shape in options.shapes.split(",")]
     report = header("host_rivals", "host://", {"repetitions": options.reps, "seed": options.seed}, yardstick=True)

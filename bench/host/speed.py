@@ -5,7 +5,6 @@ Usage: python -m host.speed --json FILE [--shapes A,B] [--reps N] [--seed N] [--
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 from host.asked import Asked
 from host.daemon import serving
 from host.promises import told
-from host.reporting import add_common, measured_row, small_row
+from host.reporting import measured_row, parser_of, small_row
 from tensorlease.bench.alternation import timing
 from tensorlease.bench.machine import header, require_memory
 from tensorlease.bench.report import Report, TableColumn, machine_line, table_of, write_json
@@ -31,10 +30,7 @@ SMALL_ROUNDS, SMALL_CALLS = 20, 200
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="host.speed", description=__doc__.splitlines()[0])
-    add_common(parser, repetitions=7)
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    options = parser.parse_args()
+    options = parser_of("speed", __doc__, repetitions=7, shapes=SHAPES).parse_args()
     require_memory(NEEDED_BYTES, "this measurement", "run it on a larger machine")
     workloads = [parse_workload(shape) for shape in options.shapes.split(",")]
     settings = {"repetitions": options.reps, "seed": options.seed, "small_calls": SMALL_ROUNDS * SMALL_CALLS}

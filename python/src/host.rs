@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tensorlease::OpenError;
 use tensorlease::engine::Engine;
-use tensorlease_host::{Behind, ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
+use tensorlease_host::{
+    Behind, ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError, WELCOME_MAX,
+};
 use tensorlease_memory::limits;
 
 /// Of the memory that the machine has left, what a daemon offers where nobody says.
@@ -138,6 +140,12 @@ pub(crate) fn host_make_folder(py: Python<'_>, socket: &str) -> PyResult<()> {
 pub(crate) fn host_listens(py: Python<'_>, socket: &str) -> PyResult<bool> {
     let place = place(py, Some(socket))?;
     Ok(py.detach(|| place.is_listening()))
+}
+
+/// How long a daemon may take to welcome a client, seconds.
+#[pyfunction]
+pub(crate) fn host_silent_seconds() -> f64 {
+    WELCOME_MAX.as_secs_f64()
 }
 
 /// Who holds what: the daemon's numbers, and under "clients" a list with one dict each.

@@ -40,7 +40,7 @@ mod _core {
         buffer::{InPlace, Lease},
         conformance::{conformance_checks, run_conformance_check},
         dtype::dtype_names,
-        host::{HostDaemon, host_listens, host_make_folder, host_report, host_socket},
+        host::{HostDaemon, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket},
         logging::{log_records_dropped, set_log_level},
         numpy::arrays_by_call,
         options::parse_bytes,

@@ -8,6 +8,7 @@ from tensorlease._core_host import HostDaemon as HostDaemon
 from tensorlease._core_host import host_listens as host_listens
 from tensorlease._core_host import host_make_folder as host_make_folder
 from tensorlease._core_host import host_report as host_report
+from tensorlease._core_host import host_silent_seconds as host_silent_seconds
 from tensorlease._core_host import host_socket as host_socket
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
 from tensorlease._core_logging import set_log_level as set_log_level
@@ -30,6 +31,7 @@ __all__ = [
     "host_listens",
     "host_make_folder",
     "host_report",
+    "host_silent_seconds",
     "host_socket",
     "import_as_capsules",
     "import_what_torch_refuses",

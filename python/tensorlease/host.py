@@ -15,15 +15,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from tensorlease._core import HostDaemon, host_listens, host_make_folder, host_report, host_socket
+from tensorlease._core import HostDaemon, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket
 from tensorlease.errors import ConfigError, EngineUnavailable
+from tensorlease.processes import end_process
 
 #: What a URL of this user's daemon, started where none runs, begins with.
 HOST_URL = "host://"
 #: A daemon that has had no client and no object for so long ends.
 IDLE_SECONDS = 5.0
-#: A daemon that has not welcomed a client by then is silent (crates/host says so too).
-SILENT_SECONDS = 5.0
+#: A daemon that has not welcomed a client by then is silent.
+SILENT_SECONDS = host_silent_seconds()
 #: A started daemon must listen by then.
 START_SECONDS = 30.0
 #: Pause between two looks whether it does: of who starts it, and of those who only wait, who may be many.
@@ -35,9 +36,6 @@ OWN_STORE = "embedded://"
 EXIT_HANGS = 1
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
-
-#: Seconds that a daemon which is told to end may take.
-END_SECONDS = 5.0
 
 #: Daemons that this process started, with their sockets: kept so that none is waited for, or warned about, before its time.
 _started: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -123,12 +121,7 @@ def _start(socket: str, until: float) -> None:
 def end_started(socket: str) -> None:
     """Ends the daemons at `socket` that this process started, with all that they hold. Others' daemons are theirs."""
     for _, process in [started for started in _started if started[0] == socket]:
-        process.terminate()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process)
 
 
 def _environment() -> dict[str, str]:

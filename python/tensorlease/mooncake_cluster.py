@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from tensorlease.errors import ConfigError, EngineUnavailable
+from tensorlease.processes import end_process
 
 HOST = "127.0.0.1"
 START_SECONDS = 10.0
@@ -209,20 +210,6 @@ def native_messages_aside() -> Iterator[None]:
         finally:
             sys.stderr = before
             os.dup2(own.fileno(), 2)
-
-
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    """Ends it in order, or by force after 5 s. Idempotent."""
-    if process.poll() is not None:
-        return
-    # A stopped process takes no SIGTERM before it goes on.
-    process.send_signal(signal.SIGCONT)
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _ends_with_this_process() -> list[str]:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from tensorlease.errors import ConfigError
-from tensorlease.mooncake_cluster import INSTALL, end_process, master_binary
+from tensorlease.mooncake_cluster import INSTALL, master_binary
+from tensorlease.processes import end_process
 
 PAUSE_SECONDS = 0.05
 #: Characters of a log's end that an error shows.
