@@ -34,6 +34,9 @@ static KNOWN: Mutex<Option<ByAddress>> = Mutex::new(None);
 /// More distinct dtype objects than this are not remembered: somebody makes new ones for each call.
 const KNOWN_MAX: usize = 256;
 
+/// And so many by one call, which looks through them one by one.
+const SEEN_MAX: usize = 16;
+
 static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Resolves the dtypes of one call.
@@ -45,30 +48,23 @@ pub(crate) struct DTypes {
 impl DTypes {
     /// `name` tells an error which key it is about.
     pub(crate) fn resolve(&mut self, object: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<Resolved> {
+        match self.resolved_before(object) {
+            Some(resolved) => Ok(resolved),
+            None => resolve_new(object, name),
+        }
+    }
+
+    /// A dtype that some call has resolved already.
+    pub(crate) fn resolved_before(&mut self, object: &Bound<'_, PyAny>) -> Option<Resolved> {
         let identity = object.as_ptr() as usize;
         if let Some((_, resolved)) = self.seen.iter().find(|(seen, _)| *seen == identity) {
-            return Ok(*resolved);
+            return Some(*resolved);
         }
-        let resolved = match known(identity) {
-            Some(resolved) => resolved,
-            None => resolve_new(object, name)?,
-        };
-        if self.seen.len() < 16 {
+        let resolved = known(identity)?;
+        if self.seen.len() < SEEN_MAX {
             self.seen.push((identity, resolved));
         }
-        Ok(resolved)
-    }
-}
-
-impl DTypes {
-    /// A dtype that some call has resolved already.
-    pub(crate) fn resolved_before(&self, object: &Bound<'_, PyAny>) -> Option<Resolved> {
-        let identity = object.as_ptr() as usize;
-        self.seen
-            .iter()
-            .find(|(seen, _)| *seen == identity)
-            .map(|(_, resolved)| *resolved)
-            .or_else(|| known(identity))
+        Some(resolved)
     }
 }
 

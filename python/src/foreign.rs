@@ -1,7 +1,7 @@
 //! Memory of Python objects (tensors, arrays, bytes) as sources and destinations of transfers, each kept alive by its object;
 //! and memory that Mooncake has lent.
 #![allow(unsafe_code)]
-use crate::{exchange::View, shape::Dims};
+use crate::{exchange::View, numpy_api::Looked, shape::Dims};
 use pyo3::{
     prelude::*,
     types::{PyBytes, PyCapsule, PyCapsuleMethods},
@@ -69,6 +69,21 @@ impl ArrayView {
             native: has(NATIVE_ORDER),
             writeable: has(WRITEABLE),
         })
+    }
+}
+
+impl From<(Looked<'_>, usize)> for ArrayView {
+    /// With the bytes of one element.
+    fn from((looked, item_bytes): (Looked<'_>, usize)) -> Self {
+        let sizes = looked.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
+        Self {
+            data: looked.data,
+            bytes: sizes.product::<usize>() * item_bytes,
+            shape: looked.shape,
+            contiguous: looked.contiguous,
+            native: looked.native,
+            writeable: looked.writeable,
+        }
     }
 }
 

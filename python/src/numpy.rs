@@ -3,7 +3,7 @@ use crate::{
     buffer::Lease,
     dtype::index_of,
     imported::is_imported,
-    numpy_api::{Memory, NumpyApi},
+    numpy_api::{Looked, Memory, NumpyApi},
     shape::Dims,
 };
 use pyo3::{exceptions::PyImportError, intern, prelude::*, sync::PyOnceLock, types::PyTuple};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlease::{Buffer, DType};
 
 static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
-/// For tests: arrays are made by calls of Python, as with a numpy whose C interface is not known.
+/// For tests: arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
 static BY_CALL: AtomicBool = AtomicBool::new(false);
 
 /// What is used of numpy.
@@ -35,7 +35,7 @@ pub(crate) struct Form<'py> {
     empty: bool,
 }
 
-/// For tests: arrays are made by calls of Python (true) or the fastest way (false).
+/// For tests: arrays are made and looked at by calls of Python (true) or the fastest way (false).
 #[pyfunction]
 pub(crate) fn arrays_by_call(only: bool) {
     BY_CALL.store(only, Ordering::Relaxed);
@@ -76,6 +76,11 @@ impl Numpy {
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = object.get_type_ptr().cast();
         class == self.array.as_ptr() || class == self.memmap.as_ptr()
+    }
+
+    /// Where an array lies and what it is of; None: only a call of Python can tell.
+    pub(crate) fn look<'py>(&self, array: &Bound<'py, PyAny>) -> Option<Looked<'py>> {
+        self.api.filter(|_| !BY_CALL.load(Ordering::Relaxed))?.look(array)
     }
 
     /// An array of `dtype` and `dims` that owns `buffer`. `buffer` is None exactly when the array has no bytes.

@@ -1,12 +1,14 @@
-//! numpy's C interface: an array over memory by one C call, without the arguments, and the refused writable buffer, of a call in Python.
+//! numpy's C interface: an array over memory by one C call, without the arguments, and the refused writable buffer, of a call in Python; and where an
+//! array lies, without a call at all.
 #![allow(unsafe_code)]
+use crate::shape::Dims;
 use pyo3::{
     ffi,
     prelude::*,
     types::{PyCapsule, PyCapsuleMethods},
 };
 use std::{
-    ffi::{c_int, c_uint, c_void},
+    ffi::{c_char, c_int, c_uint, c_void},
     ptr::{NonNull, null_mut},
 };
 
@@ -34,6 +36,42 @@ type NewFromDescr = unsafe extern "C" fn(
     *mut ffi::PyObject,
 ) -> *mut ffi::PyObject;
 type SetBaseObject = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
+
+/// The beginning of numpy's `PyArrayObject`, the same in the versions above.
+#[repr(C)]
+struct ArrayFields {
+    head: ffi::PyObject,
+    data: *mut c_void,
+    nd: c_int,
+    dimensions: *const isize,
+    strides: *const isize,
+    base: *mut ffi::PyObject,
+    descr: *mut ffi::PyObject,
+    flags: c_int,
+}
+
+/// The beginning of numpy's `PyArray_Descr`, the same in the versions above.
+#[repr(C)]
+struct DescrFields {
+    head: ffi::PyObject,
+    typeobj: *mut ffi::PyTypeObject,
+    kind: c_char,
+    letter: c_char,
+    byteorder: c_char,
+}
+
+/// `byteorder` of a dtype whose elements are not in this machine's order.
+const SWAPPED: u8 = if cfg!(target_endian = "little") { b'>' } else { b'<' };
+
+/// What an array says of itself.
+pub(crate) struct Looked<'py> {
+    pub(crate) dtype: Bound<'py, PyAny>,
+    pub(crate) data: *mut u8,
+    pub(crate) shape: Dims,
+    pub(crate) contiguous: bool,
+    pub(crate) native: bool,
+    pub(crate) writeable: bool,
+}
 
 /// The functions of numpy that are used here.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +144,36 @@ impl NumpyApi {
             set_base_object: unsafe {
                 std::mem::transmute::<*mut c_void, SetBaseObject>(entry(SET_BASE_OBJECT)?.as_ptr())
             },
+        })
+    }
+
+    /// Where an array lies and what it is of, without a call of Python. None: it is no array.
+    pub(crate) fn look<'py>(&self, array: &Bound<'py, PyAny>) -> Option<Looked<'py>> {
+        // SAFETY: attached; both are alive.
+        if unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), self.array.as_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed attached only, as we are here.
+        let fields = unsafe { &*array.as_ptr().cast::<ArrayFields>() };
+        let rank = usize::try_from(fields.nd).unwrap_or(0);
+        let dims = if rank == 0 {
+            &[][..]
+        } else {
+            // SAFETY: as many as the array has dimensions, which live as long as it.
+            unsafe { std::slice::from_raw_parts(fields.dimensions, rank) }
+        };
+        // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes them.
+        let descr = unsafe { &*fields.descr.cast::<DescrFields>() };
+        // SAFETY: the same dtype, attached; the array's reference is borrowed and a new one made.
+        let dtype = unsafe { Bound::from_borrowed_ptr(array.py(), fields.descr) };
+        let has = |flag| fields.flags & flag != 0;
+        Some(Looked {
+            dtype,
+            data: fields.data.cast(),
+            shape: dims.iter().map(|dim| i64::try_from(*dim).unwrap_or(0)).collect(),
+            contiguous: has(C_CONTIGUOUS),
+            native: descr.byteorder.cast_unsigned() != SWAPPED,
+            writeable: has(WRITEABLE),
         })
     }
 

@@ -1,7 +1,7 @@
 //! Values from Python as objects to store, and tensors of Python as destinations.
 use crate::{
     dlpack::{self, DLDataType},
-    dtype::DTypes,
+    dtype::{DTypes, Resolved},
     error::{config_error, named},
     foreign::{self, ArrayView},
     numpy::{self, Numpy},
@@ -211,6 +211,9 @@ impl<'py, 'store> Values<'py, 'store> {
     }
 
     fn array(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
+        if let Some(memory) = self.array_as_it_lies(value, key)? {
+            return Ok(Some(memory));
+        }
         let dtype = value.getattr(pyo3::intern!(self.py, "dtype"))?;
         // Text, dates, records, bools and long doubles are no tensors: the codec keeps them.
         let numeric = match self.dtypes.resolved_before(&dtype) {
@@ -233,6 +236,22 @@ impl<'py, 'store> Values<'py, 'store> {
         let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
         let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
         let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value, &view));
+        Ok(Some(TensorMemory { foreign, spec }))
+    }
+
+    /// An array of numbers, of a dtype seen before, whose memory is its value. None: look at it in Python.
+    fn array_as_it_lies(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
+        let looked = self.numpy.and_then(|numpy| numpy.look(value));
+        let Some(looked) = looked.filter(|looked| looked.contiguous && looked.native) else {
+            return Ok(None);
+        };
+        let resolved = self.dtypes.resolved_before(&looked.dtype);
+        let Some(Resolved { dtype, .. }) = resolved.filter(|resolved| resolved.dtype != DType::Bool) else {
+            return Ok(None);
+        };
+        let spec = self.specs.of_view(self.py, dtype, &looked.shape, key)?;
+        let item_bytes = usize::try_from(dtype.item_bytes()).expect("a few bytes");
+        let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value.clone(), &(looked, item_bytes).into()));
         Ok(Some(TensorMemory { foreign, spec }))
     }
 

@@ -1,10 +1,12 @@
-"""numpy arrays over delivered memory, made by numpy's C interface and by calls of Python."""
+"""numpy arrays over delivered memory, and as values, by numpy's C interface and by calls of Python."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_all_given_back
@@ -56,3 +58,48 @@ def test_the_memory_goes_back_with_the_last_array_over_it(store: tl.Store) -> No
     assert part[0].tolist() == [307.0, 407.0]
     del part
     assert_all_given_back(store)
+
+
+def arrays_of_all_kinds(folder: Path) -> dict[str, np.ndarray]:
+    """What an array can be, beside its elements in C order in this machine's byte order."""
+    plain = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    mapped = np.memmap(folder / "mapped", dtype=np.float32, mode="w+", shape=(2, 3))
+    mapped[...] = plain[0, :2, :3]
+    frozen = plain.copy()
+    frozen.flags.writeable = False
+    return {
+        "plain": plain,
+        "scalar": np.array(7.0, np.float32),
+        "no elements": np.zeros((0, 3), np.float32),
+        "one element of many": plain[1:2, 2:3, 3:4],
+        "strided": plain[:, ::2, 1:],
+        "transposed": plain.T,
+        "Fortran": np.asfortranarray(plain[0]),
+        "backwards": plain[0, 0, ::-1],
+        "repeated": np.broadcast_to(plain[0, 0], (3, 4)),
+        "swapped": plain.astype(plain.dtype.newbyteorder("S")),
+        "frozen": frozen,
+        "mapped": mapped,
+        "unaligned": np.frombuffer(b"\x00" + plain.tobytes(), np.uint8)[1:].view(np.float32),
+        "bool": plain > 11,
+        "text": np.array(["a", "bc"]),
+        "record": np.zeros(2, [("a", np.int32), ("b", np.float64)]),
+        "bfloat16": plain.astype(ml_dtypes.bfloat16),
+    }
+
+
+def test_arrays_of_all_kinds_come_back_equal_also_when_all_dtypes_were_seen(store: tl.Store, tmp_path: Path) -> None:
+    arrays = arrays_of_all_kinds(tmp_path)
+    for _ in range(2):
+        metas = store.put(list(arrays), list(arrays.values()))
+        packed = [name for name, meta in zip(arrays, metas, strict=True) if meta]
+        assert packed == ["bool", "text", "record"], "all others are tensors"
+        for name, value in arrays.items():
+            native = value.dtype.newbyteorder("=")
+            if name in packed:
+                meta = metas[list(arrays).index(name)]
+                (got,) = store.get([name], [None], [None], custom_backend_meta=[meta])
+            else:
+                (got,) = store.get([name], [value.shape], [native])
+            assert (got.shape, got.dtype) == (value.shape, native), name
+            assert np.array_equal(got, value), name

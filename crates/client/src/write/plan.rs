@@ -13,8 +13,9 @@ use tensorlease_engine::Registration;
 use tensorlease_memory::InFlight;
 
 /// Calls per reader: enough that readers which finish early find more.
-const CALLS_PER_READER: u64 = 4;
-/// Small values are cut finer: no byte moves before the engine knows all keys of a call, and the first calls of all readers wait for that together.
+const CALLS_PER_READER: usize = 4;
+/// Small values are cut finer where an engine asks elsewhere about all keys of a call before a byte moves: the first calls of all readers wait for that
+/// together.
 const CALLS_OF_KEYS_PER_READER: usize = 16;
 
 /// The engine calls for `objects`, at least one, and the objects that must wait until those calls have ended.
@@ -38,10 +39,15 @@ pub(super) fn cut(
         core.counters.in_place_writes.add(as_they_lie.len() as u64);
     }
     let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
-    let per_call = total / (core.readers.count() as u64 * CALLS_PER_READER);
+    let per_call = total / (core.readers.count() * CALLS_PER_READER) as u64;
     let bytes_max = per_call.max(calls::bytes_min(core, as_they_lie.len(), total));
+    let calls_per_reader = if registers {
+        CALLS_OF_KEYS_PER_READER
+    } else {
+        CALLS_PER_READER
+    };
     let keys_max = |objects: &[Object]| {
-        let part = objects.len() / (core.readers.count() * CALLS_OF_KEYS_PER_READER);
+        let part = objects.len() / (core.readers.count() * calls_per_reader);
         part.max(keys_of_call_bytes(core, objects)).max(1)
     };
     let keys = keys_max(&as_they_lie);

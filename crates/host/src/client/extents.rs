@@ -62,7 +62,8 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Option<SlabMemory>, Fault>
         Answer::Extent {
             reservation: Reservation::Block { ticket, position },
         } => {
-            let (shown, start) = session.memory(position)?;
+            let mut slabs = session.slabs();
+            let (shown, start) = slabs.find(position)?;
             Ok(Some((ticket, Arc::clone(shown.mapping()), start)))
         }
         Answer::Extent {

@@ -1,6 +1,6 @@
 //! Reads: where the objects lie in one round trip, then copies by the calling thread.
 use super::returns::Returned;
-use super::session::Session;
+use super::session::{Session, Slabs};
 use super::shown::Shown;
 use super::{in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
@@ -35,9 +35,10 @@ fn message(
     let (ticket, found) = session.ask(&request, |answer, session| match answer {
         Answer::Pinned { ticket, objects } if objects.len() == reads.len() => {
             let pinned = objects.iter().any(Option::is_some);
+            let mut slabs = session.slabs();
             let found = objects.into_iter().zip(reads).map(|(object, read)| {
                 let object = object.ok_or_else(|| Fault::new(FaultKind::NotFound, 0, "no such object"))?;
-                find(session, &object, read)
+                find(&mut slabs, &object, read)
             });
             Ok((pinned.then_some(ticket), found.collect::<Vec<Result<Found, Fault>>>()))
         }
@@ -60,7 +61,7 @@ fn message(
 }
 
 /// The very object that is pinned must be the one that is expected.
-fn find(session: &Session, object: &Pinned<'_>, read: &ReadOp<'_>) -> Result<Found, Fault> {
+fn find(slabs: &mut Slabs<'_>, object: &Pinned<'_>, read: &ReadOp<'_>) -> Result<Found, Fault> {
     let mismatch = |message: String| Err(Fault::new(FaultKind::Mismatch, 0, message));
     let len = object.position.len;
     if len != read.object_len {
@@ -76,11 +77,11 @@ fn find(session: &Session, object: &Pinned<'_>, read: &ReadOp<'_>) -> Result<Fou
             read.offset
         ));
     }
-    let (shown, start) = session.memory(object.position)?;
+    let (shown, start) = slabs.find(object.position)?;
     // Inside the object, which is mapped: it fits an address.
     let offset = usize::try_from(read.offset).expect("an offset inside mapped memory fits an address");
     Ok(Found {
-        shown,
+        shown: Arc::clone(shown),
         start: start + offset,
     })
 }

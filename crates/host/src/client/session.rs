@@ -95,6 +95,26 @@ pub(super) struct Session {
     giving_back: AtomicBool,
 }
 
+/// Finds slabs by their numbers: most objects of a call lie in one.
+pub(super) struct Slabs<'s> {
+    session: &'s Session,
+    last: Option<(u32, Arc<Shown>)>,
+}
+
+impl Slabs<'_> {
+    /// The slab in which these bytes lie, and where in it they begin. A daemon that names others is not to be trusted.
+    pub(super) fn find(&mut self, position: Position) -> Result<(&Arc<Shown>, usize), Fault> {
+        let known = self.last.take().filter(|(number, _)| *number == position.slab);
+        let shown = match known {
+            Some((_, shown)) => shown,
+            None => self.session.slab(position.slab).ok_or_else(shown::never_shown)?,
+        };
+        let (_, shown) = self.last.insert((position.slab, shown));
+        let start = shown.start_of(position)?;
+        Ok((shown, start))
+    }
+}
+
 /// One request and its answer at a time.
 struct Conversation {
     reader: FrameReader,
@@ -380,12 +400,17 @@ impl Session {
         socket::shut_down(&self.socket);
     }
 
-    /// The slab in which these bytes lie. A daemon that names others is not to be trusted.
-    pub(super) fn memory(&self, position: Position) -> Result<(Arc<Shown>, usize), Fault> {
+    /// The slabs in which the objects of one call lie.
+    pub(super) fn slabs(&self) -> Slabs<'_> {
+        Slabs {
+            session: self,
+            last: None,
+        }
+    }
+
+    fn slab(&self, number: u32) -> Option<Arc<Shown>> {
         let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
-        let shown = slabs.get(&position.slab).ok_or_else(shown::never_shown)?;
-        let start = shown.start_of(position)?;
-        Ok((Arc::clone(shown), start))
+        slabs.get(&number).cloned()
     }
 
     /// Maps the slabs that an answer names for the first time. Their pages come with the first touch.

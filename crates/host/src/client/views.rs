@@ -1,7 +1,6 @@
 //! Views: objects read where they lie, pinned until they are dropped.
 use super::returns::Returned;
-use super::session::Session;
-use super::shown::Shown;
+use super::session::{Session, Slabs};
 use super::{HostEngine, in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
@@ -44,15 +43,14 @@ fn message(
             session.lend(objects.iter().flatten().count());
             // Most objects of a batch have one tag.
             let mut last = Tag::new(&[]);
-            // And one slab.
-            let mut slab: Option<(u32, Arc<Shown>)> = None;
+            let mut slabs = session.slabs();
             let viewed = (ticket..).zip(objects).map(|(ticket, object)| {
                 let object = object.ok_or_else(|| Fault::new(FaultKind::NotFound, 0, "no such object"))?;
                 if last.as_bytes() != object.tag {
                     last = Tag::new(object.tag);
                 }
                 Ok(Viewed {
-                    view: view(session, &mut slab, &object, keeper, ticket)?,
+                    view: view(&mut slabs, &object, keeper, ticket)?,
                     tag: last.clone(),
                 })
             });
@@ -62,29 +60,14 @@ fn message(
     })
 }
 
-fn view(
-    session: &Session,
-    last: &mut Option<(u32, Arc<Shown>)>,
-    object: &Pinned<'_>,
-    keeper: &Arc<dyn ViewKeeper>,
-    ticket: u64,
-) -> Result<View, Fault> {
-    let known = last.take().filter(|(slab, _)| *slab == object.position.slab);
-    let (shown, start) = match known {
-        Some((_, shown)) => {
-            let start = shown.start_of(object.position)?;
-            (shown, start)
-        }
-        None => session.memory(object.position)?,
-    };
+fn view(slabs: &mut Slabs<'_>, object: &Pinned<'_>, keeper: &Arc<dyn ViewKeeper>, ticket: u64) -> Result<View, Fault> {
+    let (shown, start) = slabs.find(object.position)?;
     // Inside a mapping: it fits an address.
     let len = usize::try_from(object.position.len).expect("a length of mapped memory fits an address");
-    let view = View::new(
+    Ok(View::new(
         Arc::clone(shown.mapping()),
         start..start + len,
         Arc::clone(keeper),
         ticket,
-    );
-    *last = Some((object.position.slab, shown));
-    Ok(view)
+    ))
 }

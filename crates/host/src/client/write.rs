@@ -1,5 +1,5 @@
 //! Writes: blocks of the daemon's arena, filled by the calling thread, become objects by one message.
-use super::session::Session;
+use super::session::{Session, Slabs};
 use super::window::{Reserved, Window};
 use super::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
 use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
@@ -80,9 +80,10 @@ impl Writer<'_> {
         };
         let mut commits = Vec::with_capacity(writes.len());
         let mut results = Vec::with_capacity(writes.len());
+        let mut slabs = self.session.slabs();
         for ((write, len), block) in writes.iter().zip(&lens).zip(blocks) {
             results.push(block.and_then(|block| {
-                self.fill(write, block)?;
+                fill(write, block, &mut slabs, self.mode)?;
                 commits.push(Commit {
                     ticket: block.ticket,
                     len: *len,
@@ -168,27 +169,6 @@ impl Writer<'_> {
         })
     }
 
-    /// Copies the segments, one after the other, to the block.
-    fn fill(&self, write: &WriteOp<'_>, block: Reserved) -> Result<(), Fault> {
-        let (shown, start) = self.session.memory(block.position)?;
-        let len: usize = write.segments.iter().map(tensorlease_memory::Source::len).sum();
-        if block.position.len < len as u64 {
-            return Err(Fault::new(
-                FaultKind::Unavailable,
-                0,
-                "the daemon gave a block that is too short; restart it",
-            ));
-        }
-        shown.prepare(start..start + len);
-        let mut at = start;
-        for segment in write.segments {
-            let target = shown.mapping().target(at..at + segment.len());
-            copy(*segment, &target, self.mode);
-            at += segment.len();
-        }
-        Ok(())
-    }
-
     fn full(&self, asked: u64, free: u64) -> Fault {
         let capacity = self.session.capacity_bytes();
         let in_bits = if free < asked { "" } else { " in pieces too small" };
@@ -198,4 +178,25 @@ impl Writer<'_> {
         );
         Fault::new(FaultKind::Full, 0, message)
     }
+}
+
+/// Copies the segments, one after the other, to the block.
+fn fill(write: &WriteOp<'_>, block: Reserved, slabs: &mut Slabs<'_>, mode: CopyMode) -> Result<(), Fault> {
+    let (shown, start) = slabs.find(block.position)?;
+    let len: usize = write.segments.iter().map(tensorlease_memory::Source::len).sum();
+    if block.position.len < len as u64 {
+        return Err(Fault::new(
+            FaultKind::Unavailable,
+            0,
+            "the daemon gave a block that is too short; restart it",
+        ));
+    }
+    shown.prepare(start..start + len);
+    let mut at = start;
+    for segment in write.segments {
+        let target = shown.mapping().target(at..at + segment.len());
+        copy(*segment, &target, mode);
+        at += segment.len();
+    }
+    Ok(())
 }

@@ -129,7 +129,7 @@ mod tests {
     const LEN: u64 = 64 << 10;
 
     fn extent(memory: &ArenaMemory) -> Arc<Extent> {
-        let lease = memory.lease(memory.pages(LEN).unwrap());
+        let lease = memory.lease(vec![memory.pages(LEN).unwrap()]).remove(0);
         let slab = memory.slab(lease.block().slab).unwrap();
         Arc::new(Extent::new(lease, slab).unwrap())
     }

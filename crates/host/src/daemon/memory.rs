@@ -8,6 +8,9 @@ use tensorlease_memory::{InFlight, Lease, Pool, Region, SealedSlabs, SlabMemory,
 /// Objects of this size and more have their pages to themselves, so that a process can map one without its neighbours.
 const OWN_PAGES_BYTES_MIN: u64 = 64 << 10;
 
+/// Length and alignment of a block, bytes.
+type Wanted = (u64, u64);
+
 /// One budget for all that clients hold and store.
 pub(super) struct ArenaMemory {
     pool: Pool,
@@ -66,37 +69,47 @@ impl ArenaMemory {
         })
     }
 
-    /// A block for an object of `len` bytes.
-    pub(super) fn block(&self, len: u64) -> Result<InFlight, Full> {
-        let page = self.pool.budget().page_bytes;
-        if len < page {
-            self.acquire(len, GRANULE_BYTES)
-        } else if len < OWN_PAGES_BYTES_MIN {
-            self.acquire(len, page)
-        } else {
-            self.pages(len)
-        }
+    /// A block for an object of each length.
+    pub(super) fn blocks(&self, lens: &[u64]) -> Vec<Result<InFlight, Full>> {
+        let wanted: Vec<Option<Wanted>> = lens.iter().map(|len| self.wanted(*len)).collect();
+        // All of them under one lock, as far as there is room without another slab.
+        let first: Vec<Wanted> = wanted.iter().map_while(|wanted| *wanted).collect();
+        let got = self.pool.acquire(SlabKind::Lease, &first).blocks;
+        let rest = wanted[got.len()..].iter();
+        let rest: Vec<_> = rest.map(|wanted| self.acquire(*wanted)).collect();
+        got.into_iter().map(Ok).chain(rest).collect()
     }
 
     /// A block of whole pages.
     pub(super) fn pages(&self, len: u64) -> Result<InFlight, Full> {
-        let page = self.pool.budget().page_bytes;
-        match len.checked_next_multiple_of(page) {
-            Some(whole) => self.acquire(whole, page),
-            None => Err(self.full()),
-        }
+        self.acquire(self.whole_pages(len))
     }
 
-    fn acquire(&self, len: u64, align: u64) -> Result<InFlight, Full> {
-        if len == 0 {
-            return Err(self.full());
+    fn wanted(&self, len: u64) -> Option<Wanted> {
+        let page = self.pool.budget().page_bytes;
+        if OWN_PAGES_BYTES_MIN <= len {
+            return self.whole_pages(len);
         }
-        // No transfer may cross from one registration into the next.
-        if self.longest_block_bytes() < len {
+        let align = if len < page { GRANULE_BYTES } else { page };
+        self.possible((len, align))
+    }
+
+    fn whole_pages(&self, len: u64) -> Option<Wanted> {
+        let page = self.pool.budget().page_bytes;
+        self.possible((len.checked_next_multiple_of(page)?, page))
+    }
+
+    /// No transfer may cross from one registration into the next.
+    fn possible(&self, wanted: Wanted) -> Option<Wanted> {
+        (0 < wanted.0 && wanted.0 <= self.longest_block_bytes()).then_some(wanted)
+    }
+
+    /// None: no block is like that.
+    fn acquire(&self, wanted: Option<Wanted>) -> Result<InFlight, Full> {
+        let Some(wanted) = wanted else {
             return Err(self.full());
-        }
-        let wanted = [(len, align)];
-        let acquire = || self.pool.acquire(SlabKind::Lease, &wanted);
+        };
+        let acquire = || self.pool.acquire(SlabKind::Lease, &[wanted]);
         if let Some(block) = acquire().blocks.pop() {
             return Ok(block);
         }
@@ -104,7 +117,7 @@ impl ArenaMemory {
         // Another session may have made the slab while this one waited; while it is being made it takes the budget, and the arena looks full.
         let mut admission = acquire();
         if let Some(AcquireError::NeedsSlab { .. }) = admission.refused {
-            if let Err(message) = self.grow(len) {
+            if let Err(message) = self.grow(wanted.0) {
                 log::warn!("the host's arena can't grow: {message}");
             }
             admission = acquire();
@@ -138,8 +151,8 @@ impl ArenaMemory {
     }
 
     /// In flight while they are filled, leased once they are an object's or an extent.
-    pub(super) fn lease(&self, block: InFlight) -> Lease {
-        self.pool.lease(vec![block]).remove(0)
+    pub(super) fn lease(&self, blocks: Vec<InFlight>) -> Vec<Lease> {
+        self.pool.lease(blocks)
     }
 
     pub(super) fn slab(&self, slab: SlabId) -> Option<SlabMemory> {
@@ -184,6 +197,22 @@ pub(super) struct Full {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl ArenaMemory {
+        fn block(&self, len: u64) -> Result<InFlight, Full> {
+            self.blocks(&[len]).remove(0)
+        }
+    }
+
+    #[test]
+    fn blocks_are_had_in_order_and_each_that_is_not_says_so() {
+        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let got = memory.blocks(&[100, 0, 512 << 10, u64::MAX, 768 << 10, 200]);
+        let had: Vec<bool> = got.iter().map(Result::is_ok).collect();
+        assert_eq!(had, [true, false, true, false, false, true]);
+        let lens = got.iter().flatten().map(|block| block.len() as u64);
+        assert_eq!(lens.collect::<Vec<_>>(), [100, 512 << 10, 200]);
+    }
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {

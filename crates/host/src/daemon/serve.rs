@@ -322,22 +322,23 @@ impl Asker<'_> {
 
     /// Everything is checked before anything is done.
     fn exchange(self, commits: &[Commit<'_>], releases: &[u64], reserve: &[u64]) -> Result<Vec<Reservation>, Lie> {
-        let blocks = self.taken(commits, releases)?;
+        let mut blocks = self.taken(commits, releases)?;
+        // Those that are released stand after those that become objects.
+        drop(blocks.split_off(commits.len()));
         let mut last = Tag::new(&[]);
-        // Those that are released stand after those that become objects, and go back here.
-        for (commit, block) in commits.iter().zip(blocks) {
+        for (commit, lease) in commits.iter().zip(self.shared.memory.lease(blocks)) {
             if last.as_bytes() != commit.tag {
                 last = Tag::new(commit.tag);
             }
             let object = Object {
-                lease: self.shared.memory.lease(block),
+                lease,
                 len: commit.len,
                 version: self.shared.next_version(),
                 tag: last.clone(),
             };
             self.shared.index.insert(commit.key, Arc::new(object));
         }
-        Ok(reserve.iter().map(|len| self.reserve(*len)).collect())
+        Ok(self.reserve(reserve))
     }
 
     /// The blocks of all reservations that a message names. Of a message that is not to be believed everything stays as it was: what its client
@@ -370,17 +371,20 @@ impl Asker<'_> {
         Ok(taken.into_iter().map(|(_, block)| block).collect())
     }
 
-    fn reserve(self, len: u64) -> Reservation {
-        match self.shared.memory.block(len) {
+    fn reserve(self, lens: &[u64]) -> Vec<Reservation> {
+        let blocks = self.shared.memory.blocks(lens);
+        let mut holdings = self.session.holdings();
+        let reservation = |block: Result<InFlight, Full>| match block {
             Ok(block) => {
                 let place = block.block();
                 Reservation::Block {
-                    ticket: self.session.holdings().reserve(block),
+                    ticket: holdings.reserve(block),
                     position: position(place, place.len),
                 }
             }
             Err(Full { free }) => Reservation::Full { free },
-        }
+        };
+        blocks.into_iter().map(reservation).collect()
     }
 
     fn extent(self, len: u64) -> Result<Reservation, Lie> {
@@ -389,7 +393,7 @@ impl Asker<'_> {
         }
         Ok(match self.shared.memory.pages(len) {
             Ok(block) => {
-                let lease = self.shared.memory.lease(block);
+                let lease = self.shared.memory.lease(vec![block]).remove(0);
                 let place = lease.block();
                 let slab = self.shared.memory.slab(place.slab);
                 let extent = slab
