@@ -175,7 +175,7 @@ impl Worker {
             .is_some_and(|seeds| writeln!(seeds, "{seed}").is_ok());
         let mut line = String::new();
         while asked && self.read_line(&mut line).is_ok_and(|read| 0 < read) {
-            match line.trim_end().split_once(' ') {
+            match line.trim_end_matches('\n').split_once(' ') {
                 Some(("bad", text)) => differences.push(unescaped(text)),
                 Some(("end", text)) => {
                     tally.add_line(&unescaped(text));

@@ -120,12 +120,12 @@ impl Grounds {
         if program.base.lends().is_some() {
             self.reads.insert(FaultKind::NoLoan);
         }
-        match program.base.host() {
-            Some(terms) => self.add_host(program, terms),
-            None if program.capacity_bytes < 1 << 20 => {
-                self.writes.insert(FaultKind::Full);
-            }
-            None => {}
+        if let Some(terms) = program.base.host() {
+            self.add_host(program, terms);
+        }
+        let has_capacity = program.base.host().is_none_or(|terms| terms.relayed);
+        if has_capacity && program.capacity_bytes < 1 << 20 {
+            self.writes.insert(FaultKind::Full);
         }
     }
 
@@ -134,8 +134,17 @@ impl Grounds {
         let ends = |step: &Step| matches!(step.act, Act::Strike(Blow::Disconnect | Blow::StopDaemon));
         self.severed = steps(program).any(ends);
         self.scarce = self.severed || terms.is_scarce();
-        if terms.is_scarce() {
+        if terms.is_scarce() && !terms.relayed {
             self.writes.insert(FaultKind::Full);
+            // A value that is larger than the whole host.
+            if terms.max_bytes < largest_value(program) {
+                self.writes.insert(FaultKind::Refused);
+            }
+        }
+        if self.severed && terms.relayed {
+            // Of a transfer whose answer was lost nobody knows whether it still runs.
+            self.add_everywhere(&[FaultKind::MayStillWrite]);
+            self.add_late();
         }
         if self.scarce {
             self.add_everywhere(&[FaultKind::NoHandle]);

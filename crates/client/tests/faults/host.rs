@@ -1,6 +1,7 @@
 //! A host as the bottom of an engine: a daemon in this process, the client that the store runs on, other clients, and what befalls them.
 
 use crate::{
+    checking::{Checking, Claims},
     leaks::eventually,
     neighbour::Meddling,
     program::{Base, Fault, Program},
@@ -18,12 +19,17 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use tensorlease::engine::Engine;
+use tensorlease::engine::{
+    Embedded, EmbeddedOptions, Engine,
+    decorators::{Choice, LateWriting},
+};
 use tensorlease_host::{Daemon, DaemonOptions, HostEngine, SocketPath};
 
 const KIB: u64 = 1 << 10;
 /// More than any program stores and leases.
 const ROOMY_BYTES: u64 = 128 << 20;
+/// For the engine behind a daemon, whose calls end by themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a program's host is like.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +40,8 @@ pub(crate) struct Terms {
     pub(crate) registers: bool,
     /// A client in a process of its own holds and writes things of its own.
     pub(crate) stranger: bool,
+    /// The objects are those of an engine behind the daemon, which checks what the daemon promises.
+    pub(crate) relayed: bool,
 }
 
 impl Terms {
@@ -65,7 +73,20 @@ pub(crate) fn perhaps(program: &mut Program, shapes: &[Shape]) {
         max_bytes: random.pick(&[ROOMY_BYTES, ROOMY_BYTES, ROOMY_BYTES, snug, snug, 128 * KIB]),
         registers: program.base.registers(),
         stranger: random.one_in(6),
+        relayed: false,
     };
+    // A client of such a daemon has memory registered, whatever is behind it.
+    let relayed = terms.registers && Random::new(program.seed ^ 0x7265_6c61).one_in(2);
+    let terms = Terms {
+        stranger: terms.stranger && !relayed,
+        relayed,
+        ..terms
+    };
+    if relayed {
+        // No registration is longer than the host's memory, and a reserve that is larger is refused at open.
+        let bounce = &mut program.options.bounce_bytes;
+        *bounce = bounce.map(|bytes| bytes.min(terms.max_bytes));
+    }
     program.base = Base::Host(terms);
     program.faults.retain(|fault| {
         let of_loans = matches!(fault, Fault::RefuseLoan { .. } | Fault::OverflowLoans);
@@ -76,8 +97,10 @@ pub(crate) fn perhaps(program: &mut Program, shapes: &[Shape]) {
         program.options.retries = program.options.retries.min(1);
         program.threads.iter_mut().for_each(|steps| steps.truncate(6));
     }
-    for step in program.threads.iter_mut().flatten() {
-        read_in_place(step, random);
+    if !relayed {
+        for step in program.threads.iter_mut().flatten() {
+            read_in_place(step, random);
+        }
     }
     if random.one_in(2) {
         let steps = random.between(4, 30);
@@ -126,18 +149,32 @@ pub(crate) struct Host {
     stranger: Mutex<Option<Stranger>>,
     disconnected: AtomicBool,
     stopped: AtomicBool,
+    behind: Option<Behind>,
     _folder: TempDir,
 }
 
 impl Host {
-    pub(crate) fn start(terms: Terms) -> Self {
+    pub(crate) fn start(terms: Terms, program: &Program) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the socket");
         let socket = SocketPath::new(folder.path().join("host.sock")).expect("a short path");
-        let daemon = Daemon::start(DaemonOptions {
+        let options = DaemonOptions {
             socket: socket.clone(),
             max_bytes: terms.max_bytes,
             idle_end: None,
-        });
+        };
+        let behind = terms.relayed.then(|| Behind::of(program));
+        let daemon = match &behind {
+            Some(behind) => {
+                let engine = Arc::clone(&behind.checking) as Arc<dyn Engine>;
+                let behind = tensorlease_host::Behind {
+                    engine,
+                    quarantine_bytes: terms.max_bytes,
+                    close_timeout: CLOSE_TIMEOUT,
+                };
+                Daemon::start_before(options, behind)
+            }
+            None => Daemon::start(options),
+        };
         let connect = || HostEngine::connect(&socket).expect("the daemon takes a client in");
         let daemon = daemon.expect("a daemon starts");
         Self {
@@ -147,6 +184,7 @@ impl Host {
             stranger: Mutex::new(None),
             disconnected: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            behind,
             socket,
             _folder: folder,
         }
@@ -157,6 +195,14 @@ impl Host {
         let stranger = Stranger::start(&self.socket, keys)?;
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = Some(stranger);
         Ok(())
+    }
+
+    /// The way to the objects past all that may go wrong.
+    pub(crate) fn objects(&self) -> &dyn Engine {
+        match &self.behind {
+            Some(behind) => &*behind.objects,
+            None => &self.neighbour,
+        }
     }
 
     /// Has the daemon been told to end?
@@ -216,6 +262,14 @@ impl Host {
         if path.exists() {
             return Err("the daemon's socket outlives it".to_owned());
         }
+        if !self.daemon.has_closed() {
+            return Err("the engine behind the daemon has not closed when its stop returned".to_owned());
+        }
+        let broken = self.behind.as_ref().map(|behind| behind.checking.broken());
+        let broken = broken.unwrap_or_default();
+        if let Some(first) = broken.first() {
+            return Err(format!("the daemon broke a promise to its engine: {first}"));
+        }
         left
     }
 
@@ -234,10 +288,41 @@ impl Host {
                 let kept = self.disconnected.load(SeqCst);
                 let strange = rows.iter().find(|row| !(kept && row.quarantined));
                 let strange = strange.map(|row| format!("the daemon still has a client, which holds {row:?}"));
-                let held = report.held_bytes;
+                // What a transfer may still write is kept until the engine behind the daemon is closed.
+                let held = report.held_bytes - report.late_bytes;
                 let unowned = (rows.is_empty() && 0 < held).then(|| format!("{held} bytes are out that nobody holds"));
                 strange.or(unowned)
             }
         })
+    }
+}
+
+/// The engine behind a daemon.
+struct Behind {
+    /// Where the objects are.
+    objects: Arc<dyn Engine>,
+    /// What the daemon must keep its promises to. Memory must be registered with it.
+    checking: Arc<Checking>,
+}
+
+impl Behind {
+    /// Whatever writes late does so here, where a client that is gone can't wait for it.
+    fn of(program: &Program) -> Self {
+        let options = EmbeddedOptions {
+            capacity_bytes: program.capacity_bytes,
+            pinned: false,
+        };
+        let objects: Arc<dyn Engine> = Arc::new(Embedded::new(&options).expect("an embedded store opens"));
+        let mut engine = Arc::clone(&objects);
+        let mut random = Random::new(program.seed ^ 0x6265_6869);
+        for fault in &program.faults {
+            let seed = random.number();
+            if let Fault::Late { micros, probability } = *fault {
+                let choice = Choice::Chance { probability, seed };
+                engine = Arc::new(LateWriting::new(engine, Duration::from_micros(micros), choice));
+            }
+        }
+        let checking = Arc::new(Checking::new(engine, Claims::registering()));
+        Self { objects, checking }
     }
 }

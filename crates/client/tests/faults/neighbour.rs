@@ -4,7 +4,7 @@ use crate::{
     model::{Outcome, Span},
     random::Random,
     run::Run,
-    stack::tag,
+    stack::{registered, tag},
     value::{Shape, Value},
 };
 use std::{thread, time::Duration};
@@ -80,19 +80,19 @@ impl Run<'_> {
             segments: &[memory.source(0..memory.len())],
             tag: &tag(shape),
         };
-        let written = engine.write_batch(&[write]).remove(0);
+        let written = registered(engine, &memory, || engine.write_batch(&[write]).remove(0));
         self.tally.add("host/objects written by another client", 1);
         match written {
             Ok(()) => self.model.end(begun, Outcome::Done),
             Err(fault) => {
                 // With the connection the answer may be lost, whatever became of the request.
                 let outcome = match fault.kind {
-                    FaultKind::Unavailable => Outcome::GivenUp,
+                    FaultKind::Unavailable | FaultKind::Transient => Outcome::GivenUp,
                     _ => Outcome::Failed,
                 };
                 self.model.end(begun, outcome);
-                let full = fault.kind == FaultKind::Full && self.grounds.scarce;
-                if !full {
+                let no_room = matches!(fault.kind, FaultKind::Full | FaultKind::Refused);
+                if !(no_room && self.grounds.writes.contains(&fault.kind)) {
                     return self.explain_meddling(&fault);
                 }
             }
@@ -151,7 +151,7 @@ impl Run<'_> {
             tag: info.tag.as_ref(),
             by_transport: false,
         };
-        let read = engine.read_batch(&[read]).remove(0);
+        let read = registered(engine, &memory, || engine.read_batch(&[read]).remove(0));
         let span = Span {
             from,
             to: self.model.now(),
@@ -187,7 +187,18 @@ impl Run<'_> {
 
     fn explain_meddling(&self, fault: &Fault) -> Result<(), String> {
         let stopped = self.stack.host.as_ref().is_some_and(crate::host::Host::is_stopped);
-        if stopped && fault.kind == FaultKind::Unavailable {
+        let relayed = self.program.base.is_relayed();
+        let explained = match fault.kind {
+            FaultKind::Unavailable => stopped,
+            // Memory to stage in.
+            FaultKind::NoHandle => relayed && (self.grounds.scarce || stopped),
+            // A transfer from or to staged memory whose end nobody knows.
+            FaultKind::Transient => relayed && (stopped || self.program.writes_late()),
+            // No registration is longer than the host's memory.
+            FaultKind::Unregistered => relayed && self.grounds.scarce,
+            _ => false,
+        };
+        if explained {
             return Ok(());
         }
         Err(format!("no reason for a neighbour's {fault:?}"))

@@ -62,8 +62,14 @@ impl Base {
         }
     }
 
+    /// Is an engine behind the daemon?
+    pub(crate) fn is_relayed(self) -> bool {
+        self.host().is_some_and(|terms| terms.relayed)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Host(terms) if terms.relayed => "host, an engine behind it",
             Self::Free => "free",
             Self::Checked => "checked",
             Self::Pinned => "pinned",

@@ -45,13 +45,14 @@ const COUNTERS: [&str; 16] = [
     "store/duplicate_keys",
 ];
 /// What the programs must have run on, and what must have befallen a host.
-const GROUNDS: [&str; 14] = [
+const GROUNDS: [&str; 15] = [
     "engines/free",
     "engines/checked",
     "engines/pinned",
     "engines/lending, free",
     "engines/lending, checked",
     "engines/host",
+    "engines/host, an engine behind it",
     "store/viewed_reads",
     "host/values read in place",
     "host/objects written by another client",

@@ -21,7 +21,7 @@ use std::{
 use tensorlease::{
     Foreign, ObjectKind,
     engine::{
-        Embedded, EmbeddedOptions, Engine, ReadOp, Tag, WriteOp,
+        Embedded, EmbeddedOptions, Engine, ReadOp, Registration, Tag, WriteOp,
         decorators::{Choice, Failing, KeyLosing, LateWriting, ShortReading, Slow},
     },
 };
@@ -51,7 +51,7 @@ pub(crate) struct Stored {
 
 impl Stack {
     pub(crate) fn of(program: &Program, tally: &Arc<Tally>) -> Self {
-        let host = program.base.host().map(Host::start);
+        let host = program.base.host().map(|terms| Host::start(terms, program));
         let (raw, pinned) = match &host {
             Some(host) => (Arc::clone(&host.client) as Arc<dyn Engine>, false),
             None => embedded(program),
@@ -78,6 +78,8 @@ impl Stack {
                     losing.push(Arc::new(KeyLosing::new(engine, *probability, seed)));
                     Arc::clone(losing.last().expect("just pushed")) as Arc<dyn Engine>
                 }
+                // It is behind the daemon already.
+                Fault::Late { .. } if program.base.is_relayed() => engine,
                 fault => decorated(engine, fault, seed, &armed, tally),
             };
         }
@@ -100,7 +102,7 @@ impl Stack {
     /// The way to the objects past all that is wrong with the engine.
     fn aside(&self) -> &dyn Engine {
         match &self.host {
-            Some(host) => &host.neighbour,
+            Some(host) => host.objects(),
             None => &*self.raw,
         }
     }
@@ -123,7 +125,7 @@ impl Stack {
     /// Stores a tensor past all that is wrong with the engine. False: there is no room.
     pub(crate) fn store(&self, key: &str, shape: &Shape, value: &Value) -> bool {
         let memory = Foreign::from_vec(value.bytes.to_vec());
-        self.registered(&memory, || {
+        registered(self.aside(), &memory, || {
             let write = WriteOp {
                 key,
                 segments: &[memory.source(0..memory.len())],
@@ -141,7 +143,7 @@ impl Stack {
         };
         let len = usize::try_from(info.len).expect("a value of this suite is small");
         let memory = Foreign::from_vec(vec![0; len]);
-        let read = self.registered(&memory, || {
+        let read = registered(self.aside(), &memory, || {
             let read = ReadOp {
                 key,
                 offset: 0,
@@ -158,18 +160,18 @@ impl Stack {
             bytes: memory.source(0..len).to_vec(),
         }))
     }
+}
 
-    fn registered<T>(&self, memory: &Foreign, work: impl FnOnce() -> T) -> T {
-        if !self.pinned {
-            return work();
-        }
-        self.raw
-            .register(memory.region())
-            .expect("a small region can be pinned");
-        let result = work();
-        self.raw.unregister(memory.region()).expect("just registered");
-        result
+/// Does `work` with `engine`, with this memory registered where it has to be.
+pub(crate) fn registered<T>(engine: &dyn Engine, memory: &Foreign, work: impl FnOnce() -> T) -> T {
+    let required = engine.capabilities().registration == Registration::Required;
+    // An engine that is closed takes nothing, which the work is told.
+    let done = required && engine.register(memory.region()).is_ok();
+    let result = work();
+    if done {
+        engine.unregister(memory.region()).expect("just registered");
     }
+    result
 }
 
 /// The tag of a tensor, as every client writes it.

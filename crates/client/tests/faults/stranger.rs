@@ -121,7 +121,12 @@ fn work(engine: &HostEngine, number: u8) {
             tag: &tag,
         };
         let written = engine.write_batch(&[write]).remove(0);
-        if written.is_err_and(|fault| !matches!(fault.kind, FaultKind::Full | FaultKind::Unavailable)) {
+        if written.is_err_and(|fault| {
+            !matches!(
+                fault.kind,
+                FaultKind::Full | FaultKind::Refused | FaultKind::Unavailable
+            )
+        }) {
             say("a write failed that nothing was wrong with");
         }
         let memory = Foreign::from_vec(vec![!number; len]);

@@ -15,7 +15,7 @@ pub(super) fn batch(
     window: &Mutex<Window>,
     writes: &[WriteOp<'_>],
 ) -> Result<Vec<Result<(), Fault>>, Fault> {
-    let mut results: Vec<Result<(), Fault>> = writes.iter().map(check).collect();
+    let mut results: Vec<Result<(), Fault>> = writes.iter().map(|write| check(write, session)).collect();
     let accepted: Vec<usize> = (0..writes.len()).filter(|&index| results[index].is_ok()).collect();
     let total: u64 = accepted.iter().map(|&index| object_len(&writes[index])).sum();
     let mode = CopyMode::for_group(usize::try_from(total).unwrap_or(usize::MAX));
@@ -43,10 +43,18 @@ fn step(writes: &[WriteOp<'_>], rest: &[usize]) -> usize {
     fits.count().max(1)
 }
 
-fn check(write: &WriteOp<'_>) -> Result<(), Fault> {
+fn check(write: &WriteOp<'_>, session: &Session) -> Result<(), Fault> {
     let refused = |message: &'static str| Err(Fault::new(FaultKind::Refused, 0, message));
-    if object_len(write) == 0 {
+    let (len, capacity) = (object_len(write), session.capacity_bytes());
+    if len == 0 {
         return refused("an object needs at least one byte");
+    }
+    if capacity < len {
+        // Whoever waits for room would wait in vain.
+        let message = format!(
+            "an object of {len} bytes is larger than the host's whole arena of {capacity}; start the daemon with a larger --max-bytes"
+        );
+        return Err(Fault::new(FaultKind::Refused, 0, message));
     }
     if TAG_BYTES_MAX < write.tag.as_bytes().len() {
         return refused("the value has too many dimensions for a host's store");
