@@ -143,7 +143,8 @@ def compared_table(name: str) -> Callable[[Reports], str]:
         machine, settings, versions = report["machine"], report["settings"], report["versions"]
         texts.append(
             f"TransferQueue {versions['TransferQueue']}, Mooncake over TCP, {settings['readers']} readers, median over {settings['processes']} "
-            f"processes, each with the median of {settings['repetitions']} calls in random order; the deviation is that of all calls; "
+            f"processes, each with the median of {settings['repetitions']} reads or {settings['write_repetitions']} writes in random order; "
+            f"the deviation is that of all calls; "
             f"{machine['cores']} cores. One memcpy of 1 GiB by one thread, warm: {report['memcpy_ms_per_gib']:.0f} ms."
         )
         return "\n\n".join(texts)

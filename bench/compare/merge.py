@@ -107,7 +107,7 @@ def render(report: Report) -> str:
     where = "this" if settings["owner"] == "same" else "another"
     head = (
         f"Mooncake {versions.get('mooncake', '')} over TCP, segment in {where} process; TransferQueue {versions['TransferQueue']}; "
-        f"{settings['readers']} readers; median over {settings['processes']} processes of {settings['repetitions']} calls each\n"
+        f"{settings['readers']} readers; median over {settings['processes']} processes of {settings['repetitions']} reads or {settings['write_repetitions']} writes each\n"
         f"{machine_line(report)}, one memcpy of 1 GiB: {report['memcpy_ms_per_gib']:.1f} ms\n"
     )
     tables = [

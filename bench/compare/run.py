@@ -1,6 +1,6 @@
 """One process of the comparison: every shape, every client, in random order; a report as JSON.
 
-Usage: python -m compare.run --owner same|other --json FILE [--shapes A,B] [--reps N] [--seed N]
+Usage: python -m compare.run --owner same|other --json FILE [--shapes A,B] [--reps N] [--write-reps N] [--seed N]
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def main() -> None:
     settings = {
         "readers": READERS,
         "repetitions": options.reps,
+        "write_repetitions": options.write_reps,
         "seed": options.seed,
         "shapes": [workload.name for workload in workloads],
         **engine.as_json(),
     }
     report = header("compare", MOONCAKE, settings, yardstick=True)
     report["versions"]["TransferQueue"] = version("TransferQueue")
-    steps = len(workloads) * options.reps * (len(READS) + len(WRITES))
+    steps = len(workloads) * (options.reps * len(READS) + options.write_reps * len(WRITES))
     try:
         with native_messages_aside(), Progress(steps) as progress:
             add_yardstick(report)
@@ -69,7 +70,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--owner", choices=["same", "other"], required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--reps", type=int, default=3, help="timed reads of each way")
+    parser.add_argument("--write-reps", type=int, default=5, help="timed writes of each way")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -96,7 +98,7 @@ def run_shape(
         store.remove(column.keys)
         written: Measured = {mode: [] for mode in WRITES}
         writes = writes_of(store, released, column)
-        for _ in range(options.reps):
+        for _ in range(options.write_reps):
             for mode in rng.sample(WRITES, len(WRITES)):
                 progress.step(f"{workload.name} write {mode}")
                 written[mode].append(timed_write(writes[mode], sharing, store, column, rng))

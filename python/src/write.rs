@@ -39,6 +39,27 @@ pub(crate) struct Values<'py, 'store> {
 pub(crate) struct TensorMemory {
     pub(crate) foreign: Option<Foreign>,
     pub(crate) spec: Arc<TensorSpec>,
+    /// The store has said that it lies in its arena.
+    leased: bool,
+}
+
+impl TensorMemory {
+    fn new(foreign: Option<Foreign>, spec: Arc<TensorSpec>) -> Self {
+        Self {
+            foreign,
+            spec,
+            leased: false,
+        }
+    }
+}
+
+/// What keeps the bytes of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// Nothing does, or nobody knows.
+    Not,
+    ByStorage,
+    ByArena,
 }
 
 impl<'py, 'store> Values<'py, 'store> {
@@ -63,7 +84,12 @@ impl<'py, 'store> Values<'py, 'store> {
         value: &Bound<'py, PyAny>,
     ) -> PyResult<(PutItem, Option<Bound<'py, PyDict>>)> {
         if let Some(memory) = self.tensor(value, &key)? {
-            let segments = memory.foreign.map(Segment::Foreign).into_iter().collect();
+            let segment = if memory.leased {
+                Segment::Leased
+            } else {
+                Segment::Foreign
+            };
+            let segments = memory.foreign.map(segment).into_iter().collect();
             return Ok((
                 PutItem {
                     key,
@@ -153,7 +179,7 @@ impl<'py, 'store> Values<'py, 'store> {
         }
         let spec = self.specs.of_view(self.py, dtype, &view.shape, key)?;
         if spec.bytes() == 0 {
-            return Ok(Some(TensorMemory { foreign: None, spec }));
+            return Ok(Some(TensorMemory::new(None, spec)));
         }
         let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
         // Not null, the dtype itself (torch exports 4-bit integers as bytes), all of it in its storage: else Python finds out what it is.
@@ -161,30 +187,30 @@ impl<'py, 'store> Values<'py, 'store> {
             return Ok(None);
         }
         let (addr, len) = (view.data as usize, bytes);
-        if !self.is_held(value, Region { addr, len })? {
-            return Ok(None);
-        }
-        Ok(Some(TensorMemory {
-            foreign: Some(foreign::of_tensor(value.clone(), &view, bytes)),
+        let held = self.held(value, Region { addr, len })?;
+        let foreign = (held != Held::Not).then(|| foreign::of_tensor(value.clone(), &view, bytes));
+        Ok(foreign.map(|foreign| TensorMemory {
+            foreign: Some(foreign),
             spec,
+            leased: held == Held::ByArena,
         }))
     }
 
-    /// Does memory that lives hold the bytes of the tensor? Asking torch costs more than all the rest, so it is asked last.
-    fn is_held(&mut self, value: &Bound<'py, PyAny>, bytes: Region) -> PyResult<bool> {
+    /// What memory that lives holds the bytes of the tensor? Asking torch costs more than all the rest, so it is asked last.
+    fn held(&mut self, value: &Bound<'py, PyAny>, bytes: Region) -> PyResult<Held> {
         // Rows of one batch share its storage. What was taken of it before keeps it alive for this call, and no other storage lies in it.
         if self.storage.is_some_and(|storage| storage.contains(bytes)) {
-            return Ok(true);
+            return Ok(Held::ByStorage);
         }
         // A block of the arena can't be shrunk or freed under its tensor.
         if self.store.owns(bytes) {
-            return Ok(true);
+            return Ok(Held::ByArena);
         }
         let Some(storage) = torch::storage_of(value, bytes.addr, bytes.len)? else {
-            return Ok(false);
+            return Ok(Held::Not);
         };
         self.storage = Some(storage);
-        Ok(true)
+        Ok(Held::ByStorage)
     }
 
     /// What `prepare` returned, without an exchange interface if need be.
@@ -197,17 +223,14 @@ impl<'py, 'store> Values<'py, 'store> {
         let dims = crate::shape::dims_of(&plain.getattr("shape")?, &|| named(key))?;
         let spec = self.specs.of_dims(resolved.dtype, dims, || (self.py, named(key)))?;
         if spec.bytes() == 0 {
-            return Ok(TensorMemory { foreign: None, spec });
+            return Ok(TensorMemory::new(None, spec));
         }
         let bytes = self
             .py
             .import("tensorlease.torch_values")?
             .call_method1("bytes_of", (plain,))?;
         let view = ArrayView::of(&bytes)?;
-        Ok(TensorMemory {
-            foreign: Some(foreign::of_array(bytes, &view)),
-            spec,
-        })
+        Ok(TensorMemory::new(Some(foreign::of_array(bytes, &view)), spec))
     }
 
     fn array(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
@@ -236,7 +259,7 @@ impl<'py, 'store> Values<'py, 'store> {
         let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
         let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
         let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value, &view));
-        Ok(Some(TensorMemory { foreign, spec }))
+        Ok(Some(TensorMemory::new(foreign, spec)))
     }
 
     /// An array of numbers, of a dtype seen before, whose memory is its value. None: look at it in Python.
@@ -252,7 +275,7 @@ impl<'py, 'store> Values<'py, 'store> {
         let spec = self.specs.of_view(self.py, dtype, &looked.shape, key)?;
         let item_bytes = usize::try_from(dtype.item_bytes()).expect("a few bytes");
         let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value.clone(), &(looked, item_bytes).into()));
-        Ok(Some(TensorMemory { foreign, spec }))
+        Ok(Some(TensorMemory::new(foreign, spec)))
     }
 
     /// The memory of a destination of `get_into`: plain, and writeable in place.
@@ -288,7 +311,7 @@ impl<'py, 'store> Values<'py, 'store> {
             let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
             let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
             let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value.clone(), &view));
-            return Ok(TensorMemory { foreign, spec });
+            return Ok(TensorMemory::new(foreign, spec));
         }
         let kind = value.get_type().name()?;
         refuse(&format!("is a {kind}"))

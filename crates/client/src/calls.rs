@@ -58,7 +58,7 @@ struct State<C: EngineCall> {
     cut_short: bool,
 }
 
-/// Runs all calls, `at_once` of them at a time at most; every key comes back with its result, in no particular order.
+/// Runs all calls, `at_once` of them at a time at most; what they bring comes back in no particular order.
 pub(crate) fn run<C: EngineCall>(
     core: &Arc<Core>,
     calls: Vec<C>,

@@ -105,6 +105,8 @@ pub struct ReadOutput {
 pub enum Segment {
     /// Memory of the caller, sent as it is where the engine can.
     Foreign(Foreign),
+    /// As `Foreign`, of which [`Store::owns`](crate::Store::owns) has said that it lies in a live block of the arena, which it keeps alive: not asked again.
+    Leased(Foreign),
     /// Bytes given away.
     Owned(Vec<u8>),
     /// A buffer of [`Store::empty`](crate::Store::empty) or of a read, which the caller may keep: sent without a copy and
@@ -117,7 +119,7 @@ impl Segment {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::Foreign(foreign) => foreign.len(),
+            Self::Foreign(foreign) | Self::Leased(foreign) => foreign.len(),
             Self::Owned(bytes) => bytes.len(),
             Self::Buffer(buffer) => buffer.len(),
         }

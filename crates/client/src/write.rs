@@ -10,7 +10,7 @@ use crate::{
     read::{backoff, check, items::ZERO_MARKER},
     spec::{packed_empty_tag, packed_tag},
 };
-use execute::{WriteCall, Written};
+use execute::{Unwritten, WriteCall};
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tensorlease_engine::{FaultKind, Tag};
 
@@ -55,8 +55,7 @@ pub(crate) fn put(
     while !objects.is_empty() {
         let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor)?;
         let (mut passing, mut full, mut halve) = (Vec::new(), false, false);
-        for Written { object, result } in calls::run::<WriteCall>(core, calls, usize::MAX, &wait)? {
-            let Err(fault) = result else { continue };
+        for Unwritten { object, fault } in calls::run::<WriteCall>(core, calls, usize::MAX, &wait)? {
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
             match failure.kind {
                 kind if passes(core, kind) || ((for_room || has_idle) && kind == FaultKind::Full) => {

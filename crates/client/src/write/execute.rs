@@ -33,17 +33,17 @@ pub(super) struct WriteCall {
     pub(super) staging: Staging,
 }
 
-/// What became of one object.
+/// An object that was not stored.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct Unwritten {
     pub(super) object: Object,
-    pub(super) result: Result<(), Fault>,
+    pub(super) fault: Fault,
 }
 
 impl EngineCall for WriteCall {
-    type Done = Written;
+    type Done = Unwritten;
 
-    fn execute(self, core: &Core, _gate: &Gate) -> Vec<Written> {
+    fn execute(self, core: &Core, _gate: &Gate) -> Vec<Unwritten> {
         let Self { mut objects, staging } = self;
         let mut results = match staging {
             Staging::None => from_where_they_lie(core, &objects, &[]),
@@ -58,11 +58,14 @@ impl EngineCall for WriteCall {
         for (object, result) in objects.iter_mut().zip(&mut results) {
             keep_if_still_read(core, object, result);
         }
-        objects
-            .into_iter()
-            .zip(results)
-            .map(|(object, result)| Written { object, result })
-            .collect()
+        // Those that are stored go here, beside other calls that still move bytes.
+        let unwritten = |(object, result): (Object, Result<(), Fault>)| {
+            Some(Unwritten {
+                fault: result.err()?,
+                object,
+            })
+        };
+        objects.into_iter().zip(results).filter_map(unwritten).collect()
     }
 
     fn bytes(&self) -> u64 {
@@ -77,7 +80,7 @@ fn keep_if_still_read(core: &Core, object: &mut Object, result: &Result<(), Faul
     }
     for segment in object.segments.drain(..) {
         match segment {
-            Segment::Foreign(foreign) => core.quarantine(Landing::Foreign(foreign)),
+            Segment::Foreign(foreign) | Segment::Leased(foreign) => core.quarantine(Landing::Foreign(foreign)),
             Segment::Owned(bytes) => core.quarantine(Landing::Foreign(Foreign::from_vec(bytes))),
             Segment::Buffer(buffer) => core.quarantine_buffer(buffer),
         }
@@ -90,7 +93,7 @@ fn sources(object: &Object) -> impl Iterator<Item = Source<'_>> {
         .iter()
         .filter(|segment| !segment.is_empty())
         .map(|segment| match segment {
-            Segment::Foreign(foreign) => foreign.source(0..foreign.len()),
+            Segment::Foreign(foreign) | Segment::Leased(foreign) => foreign.source(0..foreign.len()),
             Segment::Owned(bytes) => Source::from(bytes.as_slice()),
             Segment::Buffer(buffer) => Source::from(buffer.as_slice()),
         })
@@ -153,8 +156,12 @@ fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fa
 
 /// Objects of several pieces, or of encoded bytes, are put together back to back in fresh memory; then as `registered`.
 fn gathered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
-    let in_pieces =
-        |object: &&mut Object| !matches!(object.segments.as_slice(), [Segment::Foreign(_) | Segment::Buffer(_)]);
+    let in_pieces = |object: &&mut Object| {
+        !matches!(
+            object.segments.as_slice(),
+            [Segment::Foreign(_) | Segment::Leased(_) | Segment::Buffer(_)]
+        )
+    };
     let mut scattered: Vec<&mut Object> = objects.iter_mut().filter(in_pieces).collect();
     let lens: Vec<usize> = scattered
         .iter()
@@ -208,7 +215,7 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
         .filter_map(|segment| match segment {
             Segment::Foreign(foreign) => Some(foreign.region()),
             Segment::Buffer(buffer) => Some(buffer.region()),
-            Segment::Owned(_) => None,
+            Segment::Leased(_) | Segment::Owned(_) => None,
         })
         // What lies in the arena is registered already.
         .filter(|region| 0 < region.len && !core.arena.contains(*region))

@@ -91,6 +91,7 @@ fn registered_per_call(core: &Core, objects: Vec<Object>, divisor: u64) -> Vec<W
 fn lies_in_arena(core: &Core, object: &Object) -> bool {
     let in_arena = |segment: &Segment| match segment {
         Segment::Foreign(foreign) => foreign.is_empty() || core.arena.contains(foreign.region()),
+        Segment::Leased(_) => true,
         Segment::Owned(bytes) => bytes.is_empty(),
         Segment::Buffer(buffer) => buffer.is_empty() || core.arena.contains(buffer.region()),
     };
