@@ -161,7 +161,7 @@ def segment_owner(master: Master, owner: str) -> Iterator[None]:
 
 @contextmanager
 def queue(client: str, owner: str, master: Master) -> Iterator[ControllerWatch]:
-    import transfer_queue as tq  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import transfer_queue as tq
     from omegaconf import OmegaConf
 
     mooncake: dict[str, Any] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-import mooncake.store  # type: ignore[import-untyped,import-not-found,unused-ignore]
+import mooncake.store
 import torch
 
 import tensorlease as tl
@@ -68,9 +68,7 @@ class Sharing:
 @contextmanager
 def one_client() -> Iterator[Sharing]:
     """Meanwhile everybody who makes a Mooncake client in this process gets the same one."""
-    from transfer_queue.storage.clients import (  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        mooncake_client,
-    )
+    from transfer_queue.storage.clients import mooncake_client
 
     sharing, real = Sharing(), mooncake.store.MooncakeDistributedStore
     for module in (mooncake.store, mooncake_client):
@@ -85,9 +83,7 @@ def one_client() -> Iterator[Sharing]:
 @contextmanager
 def released_client() -> Iterator[Any]:
     """The client as TransferQueue releases it, on the shared Mooncake client."""
-    from transfer_queue.storage.clients.mooncake_client import (  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        MooncakeStoreClient,
-    )
+    from transfer_queue.storage.clients.mooncake_client import MooncakeStoreClient
 
     logging.getLogger("transfer_queue").setLevel(logging.WARNING)
     # The addresses are read and not used: the shared client is set up already.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-import transfer_queue as tq  # type: ignore[import-untyped,import-not-found,unused-ignore]
+import transfer_queue as tq
 from tensordict import TensorDict
 
 import tensorlease as tl

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import transfer_queue as tq  # type: ignore[import-untyped,import-not-found,unused-ignore]
+import transfer_queue as tq
 
 from host.daemon import serving
 from host.promises import told
