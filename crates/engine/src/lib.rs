@@ -3,6 +3,7 @@
 //! - [`Engine`]: what holds the objects. Its documentation is the contract, clause by clause.
 //! - [`Capabilities`], [`Fault`], [`Tag`]: the words of that contract.
 //! - [`Staging`]: registered memory of an engine's own, on loan.
+//! - [`Turns`]: few calls at a time, for engines whose calls are in each other's way.
 //! - [`ObjectIndex`]: key to object, for engines that keep their objects themselves.
 //! - [`Embedded`]: objects in this process, in recycled memory.
 //! - [`decorators`]: engines around engines that do harm on purpose, for tests.
@@ -18,6 +19,7 @@ mod fault;
 mod object_index;
 mod staging;
 mod tag;
+mod turns;
 
 pub use capabilities::{Capabilities, Registration};
 pub use embedded::{Embedded, EmbeddedOptions};
@@ -26,3 +28,4 @@ pub use fault::{CloseError, Fault, FaultKind, RegisterError};
 pub use object_index::{Indexed, ObjectIndex};
 pub use staging::{Loan, LoanLimits, Staging};
 pub use tag::Tag;
+pub use turns::{Turn, Turns};

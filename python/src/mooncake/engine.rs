@@ -6,7 +6,7 @@ use super::{
     loans::StorePool,
     own_segment::OwnSegment,
     settings::{Protocol, Settings},
-    turns::{LargeCalls, Turn},
+    turns::TurnsOverTcp,
 };
 use pyo3::{prelude::*, types::PyWeakrefReference};
 use std::{
@@ -42,8 +42,8 @@ pub(super) struct Mooncake {
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
     registrations: Mutex<RegionSet>,
-    /// For calls over TCP.
-    large_calls: Option<LargeCalls>,
+    /// Of calls over TCP.
+    turns: Option<TurnsOverTcp>,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
@@ -85,7 +85,7 @@ impl Mooncake {
         let unused = unused
             .then(|| "pool=store not used over TCP, where registering costs nothing (force=1 uses it)".to_owned());
         let alone = settings.segment_bytes == 0;
-        let large_calls = (settings.protocol == Protocol::Tcp).then(|| LargeCalls::new(alone));
+        let turns = (settings.protocol == Protocol::Tcp).then(|| TurnsOverTcp::new(alone));
         Ok(Self {
             capabilities: Capabilities {
                 name: "mooncake",
@@ -98,7 +98,7 @@ impl Mooncake {
                 batch_keys_max: BATCH_KEYS_MAX,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 readers_worth: READERS_WORTH,
-                large_call_bytes_min: if alone && large_calls.is_some() {
+                large_call_bytes_min: if alone && turns.is_some() {
                     LARGE_CALL_BYTES_MIN
                 } else {
                     0
@@ -119,7 +119,7 @@ impl Mooncake {
                 .flatten()
                 .reduce(|one, other| format!("{one}, {other}")),
             registrations: Mutex::default(),
-            large_calls,
+            turns,
             open: RwLock::new(true),
             counters: Counters::default(),
         })
@@ -148,13 +148,6 @@ impl Mooncake {
         !self.requires() || self.registrations().contains(region)
     }
 
-    /// The turn of a call that has to wait for one.
-    fn turn<'a>(&'a self, transfers: &[Transfer<'_>], take: fn(&'a LargeCalls) -> Turn<'a>) -> Option<Turn<'a>> {
-        let bytes = transfers.iter().map(|transfer| transfer.len).sum();
-        let large_calls = self.large_calls.as_ref()?;
-        LargeCalls::includes(transfers.len(), bytes).then(|| take(large_calls))
-    }
-
     /// Whole objects: what lies in this process is copied here, the rest comes in one call.
     fn read_whole(&self, reads: &[&ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         let Some(own_segment) = &self.own_segment else {
@@ -180,7 +173,7 @@ impl Mooncake {
             .iter()
             .map(|read| transfer(read.key, read.target.region()))
             .collect();
-        let _turn = self.turn(&transfers, LargeCalls::read);
+        let _turn = self.turns.as_ref().map(|turns| turns.read(&transfers));
         let started = Instant::now();
         let codes = match self.calls.get_into(&transfers) {
             Ok(codes) => codes,
@@ -344,7 +337,7 @@ impl Mooncake {
             len: write.segments[0].len(),
         };
         let transfers: Vec<Transfer<'_>> = writes.iter().map(|write| transfer(write.key, region(write))).collect();
-        let _turn = self.turn(&transfers, LargeCalls::write);
+        let _turn = self.turns.as_ref().map(|turns| turns.write(&transfers));
         let started = Instant::now();
         match self.calls.upsert_from(&transfers) {
             Ok(codes) => {

@@ -1,151 +1,60 @@
 //! Few calls at a time where more would be in each other's way.
-use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use super::calls::Transfer;
+use std::{num::NonZero, thread, time::Duration};
+use tensorlease_engine::{Turn, Turns};
 
-/// A call that takes longer hangs with its peer, so that nobody waits for it any more.
-const TURN_MAX: Duration = Duration::from_secs(2);
-
-/// From this mean size of objects on calls over TCP are in each other's way, since all calls to a peer share its connections: 64 objects of 16 MiB
-/// from another process took half as long again in four calls at a time as in one after the other.
+/// Calls of large objects (in the mean) share the connections to a peer: 64 objects of 16 MiB from another process took half as long again in
+/// four calls at a time as in one after the other.
 const LARGE_BYTES_MIN: usize = 1 << 20;
 
-/// Turns of the calls of large objects over TCP.
+/// A call that takes longer than this hangs with its peer, or waits for a slow network: nobody waits for it any more. Small objects move in
+/// short calls.
+const LARGE_CALL_MAX: Duration = Duration::from_secs(2);
+const SMALL_CALL_MAX: Duration = Duration::from_millis(500);
+
+/// Who may call Mooncake over TCP now.
 #[derive(Debug)]
-pub(super) struct LargeCalls {
-    reads: Turns,
-    writes: Turns,
+pub(super) struct TurnsOverTcp {
+    large_reads: Turns,
+    large_writes: Turns,
+    small_reads: Turns,
+    small_writes: Turns,
 }
 
-impl LargeCalls {
-    /// `alone`: without a segment of its own. What goes into that is copied, by two calls quicker than by one.
+impl TurnsOverTcp {
+    /// `alone`: without a segment of its own. What goes into that is copied, by two calls of large objects quicker than by one.
     pub(super) fn new(alone: bool) -> Self {
+        // Each call keeps a core busy until its last byte has moved. Calls beyond the cores take them from the threads that move the bytes:
+        // on two cores four calls at a time took twice as long as two, reading or writing 16,384 objects of 64 KiB of another process.
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
         Self {
-            reads: Turns::new(1),
-            writes: Turns::new(if alone { 1 } else { 2 }),
+            large_reads: Turns::new(1, LARGE_CALL_MAX),
+            large_writes: Turns::new(if alone { 1 } else { 2 }, LARGE_CALL_MAX),
+            small_reads: Turns::new(cores, SMALL_CALL_MAX),
+            small_writes: Turns::new(if alone { cores } else { usize::MAX }, SMALL_CALL_MAX),
         }
     }
 
-    /// Is a call of so many objects and bytes one of them?
-    pub(super) fn includes(objects: usize, bytes: usize) -> bool {
-        LARGE_BYTES_MIN <= bytes / objects.max(1)
-    }
-
-    pub(super) fn read(&self) -> Turn<'_> {
-        self.reads.take()
-    }
-
-    pub(super) fn write(&self) -> Turn<'_> {
-        self.writes.take()
-    }
-}
-
-/// Lets so many calls run at once, and those that hang aside.
-#[derive(Debug)]
-struct Turns {
-    at_once: usize,
-    state: Mutex<State>,
-    ended: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Number and begin of each turn that runs, the oldest first.
-    running: Vec<(u64, Instant)>,
-    next: u64,
-}
-
-/// A call's turn; its drop ends it.
-#[derive(Debug)]
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
-    number: u64,
-}
-
-impl Turns {
-    fn new(at_once: usize) -> Self {
-        Self {
-            at_once,
-            state: Mutex::default(),
-            ended: Condvar::new(),
+    /// Waits for the turn of a read.
+    pub(super) fn read(&self, transfers: &[Transfer<'_>]) -> Turn<'_> {
+        if are_large(transfers) {
+            self.large_reads.take()
+        } else {
+            self.small_reads.take()
         }
     }
 
-    /// Waits for fewer than `at_once` turns that are younger than `TURN_MAX`, so at most that long for each that was there before.
-    fn take(&self) -> Turn<'_> {
-        let mut state = self.state();
-        while let Some(left) = self.full_for(&state) {
-            state = self
-                .ended
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+    /// Waits for the turn of a write.
+    pub(super) fn write(&self, transfers: &[Transfer<'_>]) -> Turn<'_> {
+        if are_large(transfers) {
+            self.large_writes.take()
+        } else {
+            self.small_writes.take()
         }
-        let number = state.next;
-        state.next += 1;
-        state.running.push((number, Instant::now()));
-        Turn { turns: self, number }
-    }
-
-    /// How long until the oldest of the turns that count no longer does; `None`: there is room.
-    fn full_for(&self, state: &State) -> Option<Duration> {
-        let (_, begun) = state.running.iter().rev().nth(self.at_once - 1)?;
-        let left = TURN_MAX.saturating_sub(begun.elapsed());
-        (!left.is_zero()).then_some(left)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.turns.state().running.retain(|(number, _)| *number != self.number);
-        self.turns.ended.notify_one();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering::Relaxed},
-        thread,
-    };
-
-    #[test]
-    fn no_more_turns_than_allowed_run_at_once() {
-        let turns = Turns::new(2);
-        let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for _ in 0..20 {
-                        let _turn = turns.take();
-                        most.fetch_max(running.fetch_add(1, Relaxed) + 1, Relaxed);
-                        thread::sleep(Duration::from_micros(200));
-                        running.fetch_sub(1, Relaxed);
-                    }
-                });
-            }
-        });
-        assert_eq!(most.load(Relaxed), 2);
-        assert!(turns.state().running.is_empty());
-    }
-
-    #[test]
-    fn a_turn_that_hangs_is_waited_for_once() {
-        let turns = Turns::new(1);
-        let hanging = turns.take();
-        let begun = Instant::now();
-        drop(turns.take());
-        assert!(TURN_MAX / 2 < begun.elapsed());
-        let begun = Instant::now();
-        drop(turns.take());
-        assert!(begun.elapsed() < TURN_MAX / 2);
-        drop(hanging);
-        assert!(turns.state().running.is_empty());
-    }
+fn are_large(transfers: &[Transfer<'_>]) -> bool {
+    let bytes: usize = transfers.iter().map(|transfer| transfer.len).sum();
+    LARGE_BYTES_MIN <= bytes / transfers.len().max(1)
 }
