@@ -70,16 +70,13 @@ impl Specs {
         if let Some(spec) = self.known.get(&key) {
             return Ok(Arc::clone(spec));
         }
-        let spec = TensorSpec::new(dtype, &key.1).map_err(|error| {
-            let (py, name) = context();
-            config_error(py, &format!("shape of {name}: {error}; check the shape"))
-        })?;
-        let spec = Arc::new(spec);
+        let spec = made(dtype, &key.1, context)?;
         self.known.insert(key, Arc::clone(&spec));
         Ok(spec)
     }
 
-    /// The spec of a framework's own tensor, whose dimensions are known to be valid.
+    /// The spec of a framework's own tensor, whose dimensions are known to be valid. One more spec is made in less time than ragged rows take to
+    /// be remembered and forgotten, so that only the last one is kept.
     pub(crate) fn of_view(
         &mut self,
         py: Python<'_>,
@@ -96,11 +93,19 @@ impl Specs {
         {
             return Ok(Arc::clone(spec));
         }
-        let unsigned = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
-        let spec = self.of_dims(dtype, unsigned, || (py, named(key)))?;
+        let unsigned: SmallVec<[u64; 6]> = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
+        let spec = made(dtype, &unsigned, || (py, named(key)))?;
         self.last = Some((0, dtype, Arc::clone(&spec)));
         Ok(spec)
     }
+}
+
+fn made<'py>(dtype: DType, dims: &[u64], context: impl FnOnce() -> (Python<'py>, String)) -> PyResult<Arc<TensorSpec>> {
+    let spec = TensorSpec::new(dtype, dims).map_err(|error| {
+        let (py, name) = context();
+        config_error(py, &format!("shape of {name}: {error}; check the shape"))
+    })?;
+    Ok(Arc::new(spec))
 }
 
 /// Dimensions of a tuple, a list, a `torch.Size` or one int (one dimension).

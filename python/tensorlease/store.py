@@ -78,7 +78,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     :raises ConfigError: the URL or an option is wrong, or asks for more than the machine has; the message names it
     :raises EngineUnavailable: the engine did not open, or did not register the first memory (locked memory too low, io_uring refused)
     """
-    return Store(
+    return _started(
         os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"),
         max_bytes=_size(max_bytes, "max_bytes"),
         readers=_count(readers, "readers"),
@@ -106,7 +106,12 @@ class Store:
     ``EngineUnavailable``, and in asyncio ``Interrupted``.
     """
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, *_arguments: Any, **_settings: Any) -> None:
+        raise ConfigError(
+            "a Store is made by tensorlease.open(url, ...), which checks the options and fills in the rest"
+        )
+
+    def _start(self, url: str, settings: dict[str, Any]) -> None:
         set_log_level(_logger.getEffectiveLevel())
         self._url = url
         self._settings = settings
@@ -488,8 +493,14 @@ def warm_up_jagged() -> None:
     jagged(torch.zeros(1, device="cpu"), torch.tensor([0, 1], device="cpu"), 1, 1)
 
 
+def _started(url: str, **settings: Any) -> Store:
+    store = Store.__new__(Store)
+    store._start(url, settings)
+    return store
+
+
 def _reopen(url: str, settings: dict[str, Any]) -> Store:
-    return Store(url, **settings)
+    return _started(url, **settings)
 
 
 def _opened(url: str, settings: dict[str, Any]) -> CoreStore:

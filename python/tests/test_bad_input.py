@@ -46,6 +46,11 @@ def refused(error: type[tl.Error], call: Callable[[], object], *parts: str) -> t
     return caught.value
 
 
+def test_a_store_is_made_by_open_alone() -> None:
+    refused(tl.ConfigError, lambda: tl.Store(URL), "tensorlease.open(")
+    refused(tl.ConfigError, lambda: tl.Store(URL, max_bytes="64MiB"), "tensorlease.open(")
+
+
 # ---- keys and lists ---------------------------------------------------------------------------------------------------------
 
 

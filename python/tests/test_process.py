@@ -230,7 +230,7 @@ def test_an_embedded_store_does_not_pickle(store: tl.Store) -> None:
 def test_a_store_pickles_as_its_url_and_settings(store: tl.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(store, "_url", "elsewhere://host")
-    monkeypatch.setattr(tl.Store, "__init__", lambda self, url, **settings: opened.append((url, settings)))
+    monkeypatch.setattr(tl.Store, "_start", lambda self, url, settings: opened.append((url, settings)))
     assert isinstance(pickle.loads(pickle.dumps(store)), tl.Store)
     assert opened == [("elsewhere://host", store._settings)]
     assert opened[0][1]["max_bytes"] == 64 << 20

@@ -30,12 +30,12 @@ const CALL_BYTES_MIN: u64 = 8 << 20;
 /// From this mean size on it is for the engine to say.
 const LARGE_OBJECT_BYTES: u64 = 1 << 20;
 
-/// The least that a call is worth cutting to, where these objects are moved.
-pub(crate) fn bytes_min(core: &Core, objects: usize, bytes: u64) -> u64 {
+/// The least that a call is worth cutting to, where these objects are moved; `of_large` is what the engine says of large ones.
+pub(crate) fn bytes_min(of_large: u64, objects: usize, bytes: u64) -> u64 {
     if bytes / (objects as u64).max(1) < LARGE_OBJECT_BYTES {
         CALL_BYTES_MIN
     } else {
-        core.capabilities.large_call_bytes_min.max(CALL_BYTES_MIN)
+        of_large.max(CALL_BYTES_MIN)
     }
 }
 

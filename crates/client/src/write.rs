@@ -4,7 +4,7 @@ mod execute;
 mod plan;
 
 use crate::{
-    CallError, KeyFailure, ObjectKind, Patience, PutItem, Segment, WriteError, calls,
+    CallError, KeyFailure, ObjectKind, Patience, PutItem, Segment, TensorSpec, WriteError, calls,
     core::Core,
     error::{quoted, write_error},
     read::{backoff, check, items::ZERO_MARKER},
@@ -20,8 +20,24 @@ pub(crate) struct Object {
     /// With the namespace.
     pub(crate) key: String,
     pub(crate) segments: Vec<Segment>,
-    pub(crate) tag: Tag,
+    kind: Kind,
     pub(crate) len: u64,
+}
+
+impl Object {
+    pub(crate) fn tag(&self) -> &Tag {
+        match &self.kind {
+            Kind::Tensor(spec) => spec.tag(),
+            Kind::Packed(tag) => tag,
+        }
+    }
+}
+
+/// A spec goes with its object, so that those of ragged rows are freed beside other calls that still move bytes.
+#[derive(Debug)]
+enum Kind {
+    Tensor(Arc<TensorSpec>),
+    Packed(Tag),
 }
 
 /// How the bytes of a put reach the engine.
@@ -155,12 +171,12 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
     }
     let (packed, packed_empty) = (packed_tag(), packed_empty_tag());
     let object = |item: PutItem| {
-        let tag = match &item.kind {
-            ObjectKind::Tensor(spec) => spec.tag().clone(),
-            ObjectKind::Packed if item.bytes() == 0 => packed_empty.clone(),
-            ObjectKind::Packed => packed.clone(),
-        };
         let len = item.bytes();
+        let kind = match item.kind {
+            ObjectKind::Tensor(spec) => Kind::Tensor(spec),
+            ObjectKind::Packed if len == 0 => Kind::Packed(packed_empty.clone()),
+            ObjectKind::Packed => Kind::Packed(packed.clone()),
+        };
         let key = match core.options.namespace.as_str() {
             "" => item.key,
             namespace => format!("{namespace}{}", item.key),
@@ -169,7 +185,7 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
             return Some(Object {
                 key,
                 segments: item.segments,
-                tag,
+                kind,
                 len,
             });
         }
@@ -178,7 +194,7 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
         core.capabilities.describes.then(|| Object {
             key,
             segments: vec![marker],
-            tag,
+            kind,
             len: ZERO_MARKER.len() as u64,
         })
     };

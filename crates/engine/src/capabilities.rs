@@ -24,9 +24,11 @@ pub struct Capabilities {
     pub batch_bytes_max: u64,
     /// Readers beyond which more bring nothing.
     pub readers_worth: usize,
-    /// A call that moves less gains nothing from being cut for more readers where its objects have 1 MiB or more, in the mean. Bytes; 0: no
-    /// more than holds for calls of any objects.
-    pub large_call_bytes_min: u64,
+    /// A read call that moves less gains nothing from being cut for more readers where its objects have 1 MiB or more, in the mean. Bytes; 0:
+    /// no more than holds for calls of any objects.
+    pub large_read_bytes_min: u64,
+    /// The same of a write call.
+    pub large_write_bytes_min: u64,
     /// Can read a range of an object (`ReadOp::offset`).
     pub ranges: bool,
     /// A replace is atomic: a reader sees the old object or the new one, whole.

@@ -86,6 +86,7 @@ impl Mooncake {
             .then(|| "pool=store not used over TCP, where registering costs nothing (force=1 uses it)".to_owned());
         let alone = settings.segment_bytes == 0;
         let turns = (settings.protocol == Protocol::Tcp).then(|| TurnsOverTcp::new(alone));
+        let large_bytes_min = if turns.is_some() { LARGE_CALL_BYTES_MIN } else { 0 };
         Ok(Self {
             capabilities: Capabilities {
                 name: "mooncake",
@@ -98,11 +99,9 @@ impl Mooncake {
                 batch_keys_max: BATCH_KEYS_MAX,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 readers_worth: READERS_WORTH,
-                large_call_bytes_min: if alone && turns.is_some() {
-                    LARGE_CALL_BYTES_MIN
-                } else {
-                    0
-                },
+                // Objects of its own segment are copied by all readers.
+                large_read_bytes_min: if alone { large_bytes_min } else { 0 },
+                large_write_bytes_min: large_bytes_min,
                 ranges: true,
                 atomic_replace: false,
                 evicts: true,

@@ -114,9 +114,11 @@ fn limits(core: &Core, how: How, lens: &[u64], divisor: u64) -> GroupLimits {
     let readers = core.readers.count() as u64;
     let bytes = match how {
         How::Staged | How::Bounced => core.bounce_round_bytes(),
-        How::Direct | How::Registered => {
-            (total / (readers * GROUPS_PER_READER)).max(calls::bytes_min(core, lens.len(), total))
-        }
+        How::Direct | How::Registered => (total / (readers * GROUPS_PER_READER)).max(calls::bytes_min(
+            core.capabilities.large_read_bytes_min,
+            lens.len(),
+            total,
+        )),
     };
     let keys = core.capabilities.batch_keys_max as u64;
     GroupLimits {

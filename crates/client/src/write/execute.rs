@@ -265,7 +265,7 @@ fn call(core: &Core, objects: &[Object], segments: &[&[Source<'_>]]) -> Vec<Resu
         .map(|(object, segments)| WriteOp {
             key: &object.key,
             segments,
-            tag: &object.tag,
+            tag: object.tag(),
         })
         .collect();
     core.counters.engine_write_calls.add(1);

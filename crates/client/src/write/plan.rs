@@ -40,7 +40,7 @@ pub(super) fn cut(
     }
     let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
     let per_call = total / (core.readers.count() * CALLS_PER_READER) as u64;
-    let bytes_max = per_call.max(calls::bytes_min(core, as_they_lie.len(), total));
+    let bytes_max = per_call.max(bytes_min(core, as_they_lie.len(), total));
     let calls_per_reader = if registers {
         CALLS_OF_KEYS_PER_READER
     } else {
@@ -66,10 +66,14 @@ pub(super) fn cut(
     Ok((calls, later))
 }
 
+fn bytes_min(core: &Core, objects: usize, bytes: u64) -> u64 {
+    calls::bytes_min(core.capabilities.large_write_bytes_min, objects, bytes)
+}
+
 /// How many of these objects, by their mean size, make a call that is worth its round trip.
 fn keys_of_call_bytes(core: &Core, objects: &[Object]) -> usize {
     let total: u64 = objects.iter().map(|object| object.len).sum();
-    let bytes = calls::bytes_min(core, objects.len(), total);
+    let bytes = bytes_min(core, objects.len(), total);
     let keys = (bytes * objects.len() as u64).checked_div(total).unwrap_or(1);
     usize::try_from(keys).unwrap_or(usize::MAX)
 }

@@ -125,7 +125,7 @@ impl<'s> Serving<'s> {
 
     fn refuse(&mut self, why: &'static str) -> Result<(), Broken> {
         let client = self.lane_of.as_ref().unwrap_or(self.session);
-        log::warn!("client {} lied: {why}", client.number);
+        log::warn!("client {} is cut off: {why}", client.number);
         let reply = Reply {
             slabs: Vec::new(),
             answer: Answer::Refused { why },

@@ -16,7 +16,9 @@ pub struct Claims<'a> {
     /// Readers beyond which more bring nothing.
     pub readers_worth: u32,
     /// As in the engine's capabilities, bytes.
-    pub large_call_bytes_min: u64,
+    pub large_read_bytes_min: u64,
+    /// As in the engine's capabilities, bytes.
+    pub large_write_bytes_min: u64,
     /// Reads ranges of objects.
     pub ranges: bool,
     /// A replace is atomic.
@@ -104,7 +106,8 @@ pub(super) fn put_claims(out: &mut Vec<u8>, claims: &Claims<'_>) {
     put_u32(out, claims.batch_keys_max);
     put_u64(out, claims.batch_bytes_max);
     put_u32(out, claims.readers_worth);
-    put_u64(out, claims.large_call_bytes_min);
+    put_u64(out, claims.large_read_bytes_min);
+    put_u64(out, claims.large_write_bytes_min);
     for claim in [
         claims.ranges,
         claims.atomic_replace,
@@ -123,7 +126,8 @@ pub(super) fn claims<'a>(fields: &mut Fields<'a>) -> Result<Claims<'a>, WireErro
         batch_keys_max: fields.u32()?,
         batch_bytes_max: fields.u64()?,
         readers_worth: fields.u32()?,
-        large_call_bytes_min: fields.u64()?,
+        large_read_bytes_min: fields.u64()?,
+        large_write_bytes_min: fields.u64()?,
         ranges: fields.flag("ranges")?,
         atomic_replace: fields.flag("atomic_replace")?,
         evicts: fields.flag("evicts")?,
