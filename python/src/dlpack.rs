@@ -167,10 +167,10 @@ impl Export {
     pub(crate) fn into_capsule(self, py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
         let raw = self.into_raw();
         let pointer = NonNull::new(raw.cast()).expect("never null");
+        let destructor = Some(drop_unused_capsule as _);
         // SAFETY: the pointer is a managed tensor that stays valid until its deleter runs, and the destructor runs it exactly when
         // nobody has taken the tensor out.
-        let capsule =
-            unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, CAPSULE_NAME, Some(drop_unused_capsule)) };
+        let capsule = unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, CAPSULE_NAME, destructor) };
         capsule.inspect_err(|_| drop(Self(NonNull::new(raw).expect("never null"))))
     }
 }

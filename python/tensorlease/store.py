@@ -78,22 +78,22 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     :raises ConfigError: the URL or an option is wrong, or asks for more than the machine has; the message names it
     :raises EngineUnavailable: the engine did not open, or did not register the first memory (locked memory too low, io_uring refused)
     """
-    return _started(
-        os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"),
-        max_bytes=_size(max_bytes, "max_bytes"),
-        readers=_count(readers, "readers"),
-        delivery=_text(delivery, "delivery"),
-        strict=_flag(strict, "strict"),
-        namespace=_text(namespace, "namespace"),
-        prewarm_bytes=_size(prewarm, "prewarm"),
-        bounce_bytes=None if bounce_bytes is None else _size(bounce_bytes, "bounce_bytes"),
-        copy_cache_bytes=None if copy_cache_bytes is None else _size(copy_cache_bytes, "copy_cache_bytes"),
-        quarantine_bytes=None if quarantine_bytes is None else _size(quarantine_bytes, "quarantine_bytes"),
-        batch_keys=_count(batch_keys, "batch_keys"),
-        retries=_count(retries, "retries"),
-        fork=_text(fork, "fork"),
-        call_timeout=_seconds(call_timeout, "call_timeout"),
-    )
+    settings = {
+        "max_bytes": _size(max_bytes, "max_bytes"),
+        "readers": _count(readers, "readers"),
+        "delivery": _text(delivery, "delivery"),
+        "strict": _flag(strict, "strict"),
+        "namespace": _text(namespace, "namespace"),
+        "prewarm_bytes": _size(prewarm, "prewarm"),
+        "bounce_bytes": None if bounce_bytes is None else _size(bounce_bytes, "bounce_bytes"),
+        "copy_cache_bytes": None if copy_cache_bytes is None else _size(copy_cache_bytes, "copy_cache_bytes"),
+        "quarantine_bytes": None if quarantine_bytes is None else _size(quarantine_bytes, "quarantine_bytes"),
+        "batch_keys": _count(batch_keys, "batch_keys"),
+        "retries": _count(retries, "retries"),
+        "fork": _text(fork, "fork"),
+        "call_timeout": _seconds(call_timeout, "call_timeout"),
+    }
+    return _started(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"), settings)
 
 
 class Store:
@@ -481,7 +481,7 @@ class Store:
             raise ConfigError(
                 f"a store of {self._url} can't be pickled: its objects are private to this open; use an engine that processes share"
             )
-        return _reopen, (self._url, self._settings)
+        return _started, (self._url, self._settings)
 
 
 def warm_up_jagged() -> None:
@@ -493,14 +493,10 @@ def warm_up_jagged() -> None:
     jagged(torch.zeros(1, device="cpu"), torch.tensor([0, 1], device="cpu"), 1, 1)
 
 
-def _started(url: str, **settings: Any) -> Store:
+def _started(url: str, settings: dict[str, Any]) -> Store:
     store = Store.__new__(Store)
     store._start(url, settings)
     return store
-
-
-def _reopen(url: str, settings: dict[str, Any]) -> Store:
-    return _started(url, **settings)
 
 
 def _opened(url: str, settings: dict[str, Any]) -> CoreStore:
