@@ -21,16 +21,20 @@ from types import TracebackType
 from typing import IO, Self
 
 from tensorlease.errors import ConfigError, EngineUnavailable
-from tensorlease.processes import end_process
+from tensorlease.processes import end_process, listens_at
 
 HOST = "127.0.0.1"
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
+#: How many times a master is started: a port that was free may be another's by the time it listens there.
+STARTS_MAX = 3
 #: How many lines of a process's log an error shows.
 _LOG_LINES = 8
 #: First byte of every message of the master's protocol; a request for function 0, which no master has, is this and 19 zeros.
 MASTER_MAGIC = b"\x15"
 NO_SUCH_FUNCTION = MASTER_MAGIC + bytes(19)
+#: Ports that are somebody's although nothing may listen there yet.
+_given: set[int] = set()
 INSTALL = "pip install mooncake-transfer-engine-non-cuda (or mooncake-transfer-engine)"
 
 
@@ -55,7 +59,7 @@ class Master:
     :param root_fs_dir: a folder: every object is also written there (Mooncake's disk replicas)
     :param port: of the address; None: a free one
     :param arguments: more flags of ``mooncake_master``
-    :raises EngineUnavailable: it does not answer within 10 s; the message has the end of its log
+    :raises EngineUnavailable: it ends three times, or does not listen within 10 s; the message has the end of its log
     """
 
     def __init__(
@@ -66,30 +70,36 @@ class Master:
         port: int | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        binary = master_binary()
-        self.port = free_port() if port is None else port
+        disk = [f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []
+        more = ["-rpc_thread_num=2", f"-default_kv_lease_ttl={lease_ttl_ms}", *disk, *arguments]
+        for starts_left in reversed(range(STARTS_MAX)):
+            self.port = free_port() if port is None else port
+            self.metrics_port = free_port()
+            self._start(more)
+            try:
+                self._wait_until_it_listens()
+                return
+            except BaseException as error:
+                ended = isinstance(error, EngineUnavailable) and self.process.poll() is not None
+                self.stop()
+                if not (ended and starts_left):
+                    raise
+
+    def _start(self, more: Sequence[str]) -> None:
         command = [
             *_ends_with_this_process(),
-            str(binary),
+            str(master_binary()),
             f"-rpc_address={HOST}",
             f"-rpc_port={self.port}",
             f"-metrics_host={HOST}",
-            f"-metrics_port={free_port()}",
-            "-rpc_thread_num=2",
-            f"-default_kv_lease_ttl={lease_ttl_ms}",
-            *([f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []),
-            *arguments,
+            f"-metrics_port={self.metrics_port}",
+            *more,
         ]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes it
         # A group of its own: Ctrl-C in a terminal must not end the master before the stores that close.
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
         )
-        try:
-            self._wait_until_it_answers()
-        except BaseException:
-            self.stop()
-            raise
 
     @property
     def address(self) -> str:
@@ -105,15 +115,15 @@ class Master:
         """Ends it, by its pid. Idempotent."""
         end_process(self.process)
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_it_listens(self) -> None:
+        """That it does itself: another's listener at the port would take a connection too."""
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        while not listens_at(self.process, self.port):
             if self.process.poll() is not None:
                 raise EngineUnavailable(f"mooncake_master ended with {self.process.returncode}: {_tail(self._log)}")
-            with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
-                return
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"mooncake_master does not listen on {self.address}: {_tail(self._log)}")
             time.sleep(0.02)
-        raise EngineUnavailable(f"mooncake_master does not answer on {self.address}: {_tail(self._log)}")
 
     def __enter__(self) -> Self:
         return self
@@ -219,11 +229,14 @@ def _ends_with_this_process() -> list[str]:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port that nothing listens on just now, at one address or, for "", at all of this machine's."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nothing listens on just now, at one address or, for "", at all of this machine's; none that a call gave before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def _tail(log: IO[bytes]) -> str:

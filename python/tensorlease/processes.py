@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 from typing import Any
 
 END_SECONDS = 5.0
+#: State of a listening socket in the kernel's tables.
+_LISTEN = "0A"
 
 
 def end_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) -> None:
@@ -21,3 +25,30 @@ def end_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) ->
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def listens_at(process: subprocess.Popen[Any], port: int) -> bool:
+    """Is it this process that takes TCP connections at the port? Somebody else may, where it could not."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    folder = f"/proc/{process.pid}/fd"
+    try:
+        descriptors = os.listdir(folder)
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{folder}/{descriptor}") in sockets:
+                return True
+    return False
+
+
+def _listening(port: int) -> list[str]:
+    """The kernel's numbers of the sockets that take TCP connections at a port."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            for line in lines:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.append(fields[9])
+    return found

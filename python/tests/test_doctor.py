@@ -57,14 +57,9 @@ def owning(master: Master) -> SegmentOwner:
     return SegmentOwner(master.url(segment=f"{SEGMENT_MIB}MiB", local_buffer="16MiB"))
 
 
-def metrics_port(master: Master) -> str:
-    (argument,) = (text for text in master.process.args if text.startswith("-metrics_port="))
-    return str(argument.partition("=")[2])
-
-
 def metric(master: Master, name: str) -> int:
     """What the master itself says."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port(master)}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{master.metrics_port}/metrics", timeout=10) as answer:
         (value,) = re.findall(rf"^{name} (\d+)$", answer.read().decode(), re.MULTILINE)
     return int(value)
 
@@ -224,7 +219,7 @@ def test_a_damaged_native_library_is_named_with_its_package(cluster: Master, tmp
 def test_a_full_cluster_is_found_and_the_advised_process_makes_room(cluster: Master) -> None:
     with tl.open(cluster.url(), max_bytes="32MiB", readers=1) as writer:
         keys = fill(writer)
-        more = ("--metrics-port", metrics_port(cluster))
+        more = ("--metrics-port", str(cluster.metrics_port))
         found = doctor(cluster.url(), *more)
         fix = said_what_is_wrong(found, "segments", "The cluster is full", f"of {SEGMENT_MIB} MiB are free")
         with subprocess.Popen(

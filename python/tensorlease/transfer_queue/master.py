@@ -13,6 +13,8 @@ from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION, free_po
 from tensorlease.transfer_queue.own_process import OwnProcess
 
 START_SECONDS = 30.0
+#: How many times a master is started: where it was to serve its metrics may be another's by then.
+STARTS_MAX = 3
 #: For a connection, and for an answer.
 ANSWER_SECONDS = 2.0
 #: Where a master serves its metrics unless it is told.
@@ -93,23 +95,31 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
             f"no mooncake_master answers at {address}, and {address.host} is no address of this machine: start one there, or configure an "
             "address of this machine as master_server_address"
         )
-    metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={free_port('')}"]
-    master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)
-    try:
-        # What answers may be another's that was faster. Then this one ends, since only one can listen there.
-        master.wait_until(
-            lambda: _ready(address, metadata) and master.listens_at(address.port), START_SECONDS, "does not answer"
-        )
-    except BaseException:
-        lost = master.process.poll() is not None
-        master.stop()
-        if lost and _answers_now(address):
-            _logger.warning("another mooncake_master was started at %s meanwhile and is used", address)
-            return None
-        raise
+    for starts_left in reversed(range(STARTS_MAX)):
+        metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={free_port('')}"]
+        master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)
+        try:
+            _wait_until_ready(master, address, metadata)
+            break
+        except BaseException as error:
+            ended = isinstance(error, RuntimeError) and master.process.poll() is not None
+            master.stop()
+            # What answers is another's that was faster. Then this one ended, since only one can listen there.
+            if ended and _answers_now(address):
+                _logger.warning("another mooncake_master was started at %s meanwhile and is used", address)
+                return None
+            if not (ended and starts_left):
+                raise
     _started[address] = master
     _logger.info("mooncake_master runs at %s, pid %d, log %s", address, master.process.pid, master.log_path)
     return master
+
+
+def _wait_until_ready(master: OwnProcess, address: Address, metadata: Address | None) -> None:
+    """That it answers itself: another's may have been faster."""
+    master.wait_until(
+        lambda: _ready(address, metadata) and master.listens_at(address.port), START_SECONDS, "does not answer"
+    )
 
 
 def _ready(address: Address, metadata: Address | None) -> bool:

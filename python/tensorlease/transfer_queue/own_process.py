@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -14,13 +13,11 @@ from typing import IO
 
 from tensorlease.errors import ConfigError
 from tensorlease.mooncake_cluster import INSTALL, master_binary
-from tensorlease.processes import end_process
+from tensorlease.processes import end_process, listens_at
 
 PAUSE_SECONDS = 0.05
 #: Characters of a log's end that an error shows.
 LOG_TAIL = 2000
-#: State of a listening socket in the kernel's tables.
-_LISTEN = "0A"
 
 
 class OwnProcess:
@@ -69,17 +66,7 @@ class OwnProcess:
 
     def listens_at(self, port: int) -> bool:
         """Is it this process that takes connections at the port?"""
-        sockets = {f"socket:[{inode}]" for inode in _listening(port)}
-        folder = f"/proc/{self.process.pid}/fd"
-        try:
-            descriptors = os.listdir(folder)
-        except OSError:
-            return False
-        for descriptor in descriptors:
-            with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{descriptor}") in sockets:
-                    return True
-        return False
+        return listens_at(self.process, port)
 
     def log_tail(self) -> str:
         """Where its log is, and how that ends."""
@@ -107,18 +94,6 @@ def _log_of(name: str) -> IO[bytes]:
     except OSError:
         # It is another user's.
         return tempfile.NamedTemporaryFile(prefix=f"{name}_", suffix=".log", delete=False)  # noqa: SIM115 - the caller closes it
-
-
-def _listening(port: int) -> list[str]:
-    """The kernel's numbers of the sockets that take TCP connections at a port."""
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table) as lines:
-            for line in lines:
-                fields = line.split()
-                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.append(fields[9])
-    return found
 
 
 def _found(program: str) -> str:

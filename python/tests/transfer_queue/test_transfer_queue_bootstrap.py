@@ -145,6 +145,23 @@ def test_a_process_that_starts_a_second_job_uses_the_master_that_it_has_started(
     assert answers(port)
 
 
+@pytest.mark.usefixtures("own_logs")
+def test_a_master_whose_metrics_port_was_taken_before_it_listened_is_started_with_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(master_module, "free_port", lambda _: next(ports))
+        monkeypatch.setattr(master_module, "_is_free", lambda _: False)
+        started = initialize_mooncake_storage(configuration(f"{HOST}:{port}"))
+    assert next(ports, None) is None
+    assert started.poll() is None
+    assert answers(port)
+
+
 def test_a_forked_child_leaves_the_master_to_its_parent_and_it_ends_with_that(run_python: Any) -> None:
     port = free_port()
     code = f"""

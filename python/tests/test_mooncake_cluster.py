@@ -1,0 +1,57 @@
+"""The cluster of demos, benchmarks and tests: what it does about ports that are somebody else's."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from mooncake_rig import require_mooncake
+
+from tensorlease import mooncake_cluster
+from tensorlease.errors import EngineUnavailable
+from tensorlease.mooncake_cluster import HOST, Master, free_port
+from tensorlease.processes import listens_at
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def needs_mooncake() -> None:
+    require_mooncake()
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port where another takes connections."""
+    with socket.socket() as listening:
+        listening.bind((HOST, 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize("which", ["rpc", "metrics"])
+def test_a_master_whose_port_was_taken_before_it_listened_is_started_at_others(
+    monkeypatch: pytest.MonkeyPatch, taken: int, which: str
+) -> None:
+    others = [free_port() for _ in range(3)]
+    ports = iter([taken, *others] if which == "rpc" else [others.pop(), taken, *others])
+    monkeypatch.setattr(mooncake_cluster, "free_port", lambda: next(ports))
+    with Master() as master:
+        assert taken not in (master.port, master.metrics_port)
+        assert listens_at(master.process, master.port)
+        # A master that lost a port takes a second to end.
+        time.sleep(1.5)
+        assert master.process.poll() is None
+    assert next(ports, None) is None
+
+
+def test_a_master_at_a_port_of_somebody_else_is_an_error(taken: int) -> None:
+    with pytest.raises(EngineUnavailable, match="mooncake_master ended with 1"):
+        Master(port=taken)
+
+
+def test_no_port_is_given_twice() -> None:
+    ports = [free_port() for _ in range(2_000)]
+    assert len(set(ports)) == len(ports)
