@@ -1,22 +1,26 @@
 //! Few calls at a time where more would be in each other's way.
 use std::{
+    collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// Lets so many calls of an engine run at once. One that takes too long hangs, or waits for a slow network: nobody waits for it any more.
+/// Lets so many calls of an engine run at once, in the order in which they came. While one of them hangs, or waits for a slow network, nobody
+/// waits: that is worth more than the speed that is lost.
 #[derive(Debug)]
 pub struct Turns {
     at_once: usize,
     call_max: Duration,
     state: Mutex<State>,
-    ended: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Number and begin of each turn that runs, the oldest first.
     running: Vec<(u64, Instant)>,
+    /// Numbers of those that wait, in the order in which they came.
+    waiting: VecDeque<u64>,
     next: u64,
 }
 
@@ -34,30 +38,39 @@ impl Turns {
             at_once: at_once.max(1),
             call_max,
             state: Mutex::default(),
-            ended: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
-    /// Waits for fewer than `at_once` turns that are younger than `call_max`, so at most that long for each that was there before.
+    /// Waits until all that came before have begun and fewer than `at_once` run, or one has run for `call_max`.
     pub fn take(&self) -> Turn<'_> {
         let mut state = self.state();
-        while let Some(left) = self.full_for(&state) {
+        let number = state.next;
+        state.next += 1;
+        state.waiting.push_back(number);
+        while let Some(left) = self.wait_of(&state, number) {
             state = self
-                .ended
+                .changed
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        let number = state.next;
-        state.next += 1;
+        state.waiting.retain(|waiting| *waiting != number);
         state.running.push((number, Instant::now()));
+        self.changed.notify_all();
         Turn { turns: self, number }
     }
 
-    /// How long until the oldest of the turns that count no longer does; `None`: there is room.
-    fn full_for(&self, state: &State) -> Option<Duration> {
-        let (_, begun) = state.running.iter().rev().nth(self.at_once - 1)?;
-        let left = self.call_max.saturating_sub(begun.elapsed());
+    /// How long until the oldest turn counts as one that hangs; `None`: this number may begin.
+    fn wait_of(&self, state: &State, number: u64) -> Option<Duration> {
+        if state.waiting.front() == Some(&number) && state.running.len() < self.at_once {
+            return None;
+        }
+        let running_for = state
+            .running
+            .first()
+            .map_or(Duration::ZERO, |(_, begun)| begun.elapsed());
+        let left = self.call_max.saturating_sub(running_for);
         (!left.is_zero()).then_some(left)
     }
 
@@ -69,7 +82,7 @@ impl Turns {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.turns.state().running.retain(|(number, _)| *number != self.number);
-        self.turns.ended.notify_one();
+        self.turns.changed.notify_all();
     }
 }
 
@@ -104,16 +117,40 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_hangs_is_waited_for_once() {
+    fn while_a_turn_hangs_nobody_waits() {
         let turns = Turns::new(1, CALL_MAX);
         let hanging = turns.take();
         let begun = Instant::now();
-        drop(turns.take());
+        let first = turns.take();
         assert!(CALL_MAX / 2 < begun.elapsed());
+        // These turns are young, and many.
         let begun = Instant::now();
-        drop(turns.take());
+        let more: Vec<_> = (0..10).map(|_| turns.take()).collect();
         assert!(begun.elapsed() < CALL_MAX / 2);
         drop(hanging);
+        drop((first, more));
         assert!(turns.state().running.is_empty());
+    }
+
+    #[test]
+    fn turns_are_taken_in_the_order_in_which_they_were_asked_for() {
+        const ASKING: usize = 8;
+        let turns = Turns::new(1, Duration::from_secs(60));
+        let order = Mutex::new(Vec::new());
+        let (turns, order) = (&turns, &order);
+        thread::scope(|scope| {
+            let held = turns.take();
+            for number in 0..ASKING {
+                scope.spawn(move || {
+                    let _turn = turns.take();
+                    order.lock().unwrap().push(number);
+                });
+                while turns.state().waiting.len() <= number {
+                    thread::yield_now();
+                }
+            }
+            drop(held);
+        });
+        assert_eq!(*order.lock().unwrap(), (0..ASKING).collect::<Vec<_>>());
     }
 }

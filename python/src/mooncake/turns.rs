@@ -7,8 +7,8 @@ use tensorlease_engine::{Turn, Turns};
 /// four calls at a time as in one after the other.
 const LARGE_BYTES_MIN: usize = 1 << 20;
 
-/// A call that takes longer than this hangs with its peer, or waits for a slow network: nobody waits for it any more. Small objects move in
-/// short calls.
+/// A call that takes longer than this hangs with its peer, or waits for a slow network: nobody waits meanwhile. Small objects move in short
+/// calls.
 const LARGE_CALL_MAX: Duration = Duration::from_secs(2);
 const SMALL_CALL_MAX: Duration = Duration::from_millis(500);
 
@@ -22,7 +22,8 @@ pub(super) struct TurnsOverTcp {
 }
 
 impl TurnsOverTcp {
-    /// `alone`: without a segment of its own. What goes into that is copied, by two calls of large objects quicker than by one.
+    /// `alone`: without a segment of its own. What goes into that is copied: by two calls of large objects quicker than by one, and of small
+    /// ones by as many as there are.
     pub(super) fn new(alone: bool) -> Self {
         // Each call keeps a core busy until its last byte has moved. Calls beyond the cores take them from the threads that move the bytes:
         // on two cores four calls at a time took twice as long as two, reading or writing 16,384 objects of 64 KiB of another process.
