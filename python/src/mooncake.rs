@@ -10,6 +10,7 @@ mod loans;
 mod own_segment;
 mod settings;
 mod turns;
+mod writing;
 
 use engine::Mooncake;
 use pyo3::{prelude::*, types::PyWeakrefReference};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -9,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from mooncake_rig import cluster
@@ -19,8 +22,10 @@ from mooncake_rig import cluster
 import tensorlease as tl
 
 THREADS = 4
-#: Long enough for the calls of all threads to meet, were they let.
+#: How long a call stays for one more to meet it, were that let.
 CALL_SECONDS = 0.05
+#: How long it stays for those that must meet it. Calls that take half a second count as hanging, and nobody waits for those.
+MEET_SECONDS = 0.4
 KIB = 1024
 SMALL, LARGE = 64 * KIB, 1024 * KIB
 
@@ -29,19 +34,24 @@ class Meetings:
     """How many calls run at once, by way: "read" or "write"."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._running: Counter[str] = Counter()
+        self.expected: dict[str, int] = {"read": 1, "write": 1}
         self.most: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
 
     @contextmanager
     def call(self, way: str) -> Iterator[None]:
         """A transfer, and a slow one."""
-        with self._lock:
+        with self._changed:
+            self.calls[way] += 1
             self._running[way] += 1
             self.most[way] = max(self.most[way], self._running[way])
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most[way] >= self.expected[way], MEET_SECONDS)
         time.sleep(CALL_SECONDS)
         yield
-        with self._lock:
+        with self._changed:
             self._running[way] -= 1
 
 
@@ -79,9 +89,10 @@ def opened_on(cores: set[int], url: str) -> Iterator[tuple[tl.Store, Meetings]]:
             yield store, meetings
 
 
-def most_at_once(store: tl.Store, meetings: Meetings, size: int) -> dict[str, int]:
+def most_at_once(store: tl.Store, meetings: Meetings, size: int, expected: dict[str, int]) -> dict[str, int]:
     """Threads that write and read objects of one size at the same time; the most calls that met, by way."""
     meetings.most.clear()
+    meetings.expected = expected
     value = torch.arange(size, dtype=torch.int64).to(torch.uint8)
 
     def write_and_read(thread: int) -> None:
@@ -96,20 +107,51 @@ def most_at_once(store: tl.Store, meetings: Meetings, size: int) -> dict[str, in
     return dict(meetings.most)
 
 
+def cores_by_quota() -> float:
+    """How much of the processors the control groups leave this process."""
+    group = Path("/sys/fs/cgroup", *Path("/proc/self/cgroup").read_text().rpartition(":")[2].split("/"), "cpu.max")
+    files = [folder / "cpu.max" for folder in group.parents if folder.is_relative_to("/sys/fs/cgroup")]
+    limits = [file.read_text().split() for file in files if file.exists()]
+    return min((int(quota) / int(period) for quota, period in limits if quota != "max"), default=math.inf)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_as_many_calls_of_small_objects_run_at_a_time_as_there_are_cores(cores: int) -> None:
     usable = sorted(os.sched_getaffinity(0))
-    if len(usable) < cores:
-        pytest.skip(f"needs {cores} cores, this process may use {len(usable)}")
+    there_are = min(len(usable), cores_by_quota())
+    if there_are < cores:
+        pytest.skip(f"needs {cores} cores, this process may use {there_are:.1f}")
+    small, large = {"read": cores, "write": cores}, {"read": 1, "write": 1}
     with cluster(segment="256MiB") as master, opened_on(set(usable[:cores]), master.url()) as (store, meetings):
-        assert most_at_once(store, meetings, SMALL) == {"read": cores, "write": cores}
-        assert most_at_once(store, meetings, LARGE) == {"read": 1, "write": 1}
+        assert most_at_once(store, meetings, SMALL, small) == small
+        assert most_at_once(store, meetings, LARGE, large) == large
+
+
+def test_values_that_are_put_together_take_turns_and_go_in_one_call() -> None:
+    core = min(os.sched_getaffinity(0))
+    values = [{"row": np.arange(row, row + 8192)} for row in range(64)]
+    with cluster(segment="256MiB") as master, opened_on({core}, master.url()) as (store, meetings):
+
+        def write(thread: int) -> None:
+            store.put([f"{thread}/{row}" for row in range(len(values))], values)
+
+        meetings.calls.clear()
+        before = store.stats()["engine_write_calls"]
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(write, range(THREADS)))
+        assert meetings.most["write"] == 1
+        assert meetings.calls["write"] == store.stats()["engine_write_calls"] - before
+        keys = [f"0/{row}" for row in range(len(values))]
+        metas = store.put(keys, values)
+        for read, value in zip(store.get(keys, [None] * 64, [None] * 64, metas), values, strict=True):
+            assert np.array_equal(read["row"], value["row"])
 
 
 def test_writes_into_a_segment_of_this_process_are_not_held_back() -> None:
     core = min(os.sched_getaffinity(0))
     # Objects of this size are read by Mooncake, wherever they lie.
     read_by_mooncake = 8 * KIB
+    small, large = {"read": 1, "write": THREADS}, {"read": 1, "write": 2}
     with cluster() as master, opened_on({core}, master.url(segment="256MiB")) as (store, meetings):
-        assert most_at_once(store, meetings, read_by_mooncake) == {"read": 1, "write": THREADS}
-        assert most_at_once(store, meetings, LARGE)["write"] == 2
+        assert most_at_once(store, meetings, read_by_mooncake, small) == small
+        assert most_at_once(store, meetings, LARGE, large)["write"] == 2

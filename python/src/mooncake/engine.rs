@@ -19,9 +19,9 @@ use std::{
 use tensorlease::{OpenError, Options};
 use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
-    Staging, WriteOp,
+    Staging, Turn, WriteOp,
 };
-use tensorlease_memory::{CopyMode, HeapBytes, Region, RegionSet, Source, copy};
+use tensorlease_memory::{HeapBytes, Region, RegionSet};
 
 /// Half of what one peer's queue took before it wedged, for masters and peers that don't have the longer queue.
 const BATCH_KEYS_MAX: usize = 1024;
@@ -37,13 +37,15 @@ const LARGE_CALL_BYTES_MIN: u64 = 256 << 20;
 /// Mooncake Store, seen from this process.
 pub(super) struct Mooncake {
     capabilities: Capabilities,
-    calls: Calls,
+    pub(super) calls: Calls,
     loans: Option<StorePool>,
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
     registrations: Mutex<RegionSet>,
     /// Of calls over TCP.
     turns: Option<TurnsOverTcp>,
+    /// Memory that calls which were given up may still read.
+    pub(super) late_sources: Mutex<Vec<HeapBytes>>,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
@@ -119,6 +121,7 @@ impl Mooncake {
                 .reduce(|one, other| format!("{one}, {other}")),
             registrations: Mutex::default(),
             turns,
+            late_sources: Mutex::default(),
             open: RwLock::new(true),
             counters: Counters::default(),
         })
@@ -231,7 +234,7 @@ impl Mooncake {
     }
 
     /// A call that Python itself ended: nobody knows how far Mooncake got.
-    fn late(&self, mut fault: Fault, elapsed: Duration) -> Fault {
+    pub(super) fn late(&self, mut fault: Fault, elapsed: Duration) -> Fault {
         if codes::MAY_STILL_RUN_FROM <= elapsed {
             fault.kind = FaultKind::MayStillWrite;
         }
@@ -254,14 +257,17 @@ impl Mooncake {
             return Err(Fault::new(FaultKind::Mismatch, 0, message));
         }
         let registered = !self.requires() && self.calls.register(region.addr, region.len)? == 0;
-        let started = Instant::now();
         let range = RangeTransfer {
             key: read.key,
             addr: region.addr,
             offset: read.offset,
             len: region.len,
         };
+        let transfers = [transfer(read.key, region)];
+        let turn = self.turns.as_ref().map(|turns| turns.read(&transfers));
+        let started = Instant::now();
         let result = self.calls.get_range(&range);
+        drop(turn);
         let elapsed = started.elapsed();
         if registered {
             self.calls.unregister(region.addr)?;
@@ -298,61 +304,13 @@ impl Mooncake {
         }
     }
 
-    /// One object of several segments. Mooncake gathers them only for a new key, so that they are put together here where any memory does.
-    fn write_pieces(&self, write: &WriteOp<'_>) -> Result<(), Fault> {
-        let started = Instant::now();
-        let codes = if self.requires() {
-            let removed = self.calls.remove(&[write.key])?;
-            if let Some(&code) = removed
-                .first()
-                .filter(|code| **code < 0 && **code != codes::OBJECT_NOT_FOUND)
-            {
-                return Err(fault(code, Way::Asked, started.elapsed()));
-            }
-            let pieces: Vec<(usize, usize)> = write
-                .segments
-                .iter()
-                .map(|segment| (segment.addr(), segment.len()))
-                .collect();
-            self.calls.put_from_pieces(write.key, &pieces)
-        } else {
-            let whole = gathered(write.segments);
-            self.calls.upsert_from(&[transfer(write.key, whole.region())])
-        };
-        let code = codes
-            .map_err(|fault| self.late(fault, started.elapsed()))?
-            .into_iter()
-            .next()
-            .unwrap_or(0);
-        write_result(write, code, started.elapsed())
-    }
-
-    fn write_whole(&self, writes: &[&WriteOp<'_>]) -> Vec<Result<(), Fault>> {
-        if writes.is_empty() {
-            return Vec::new();
-        }
-        let region = |write: &WriteOp<'_>| Region {
-            addr: write.segments[0].addr(),
-            len: write.segments[0].len(),
-        };
-        let transfers: Vec<Transfer<'_>> = writes.iter().map(|write| transfer(write.key, region(write))).collect();
-        let _turn = self.turns.as_ref().map(|turns| turns.write(&transfers));
-        let started = Instant::now();
-        match self.calls.upsert_from(&transfers) {
-            Ok(codes) => {
-                let elapsed = started.elapsed();
-                writes
-                    .iter()
-                    .zip(codes)
-                    .map(|(write, code)| write_result(write, code, elapsed))
-                    .collect()
-            }
-            Err(fault) => vec![Err(self.late(fault, started.elapsed())); writes.len()],
-        }
+    /// Waits for the turn of a write over TCP.
+    pub(super) fn turn_of_write(&self, transfers: &[Transfer<'_>]) -> Option<Turn<'_>> {
+        self.turns.as_ref().map(|turns| turns.write(transfers))
     }
 }
 
-fn transfer(key: &str, region: Region) -> Transfer<'_> {
+pub(super) fn transfer(key: &str, region: Region) -> Transfer<'_> {
     Transfer {
         key,
         addr: region.addr,
@@ -370,29 +328,6 @@ fn another_size(found: u64, asked: u64) -> Fault {
 
 fn unregistered() -> Fault {
     Fault::new(FaultKind::Unregistered, 0, "the memory is not inside one registration")
-}
-
-fn write_result(write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(), Fault> {
-    if code == 0 {
-        return Ok(());
-    }
-    let mut fault = fault(code, Way::Write, elapsed);
-    if fault.kind == FaultKind::Full {
-        let bytes: usize = write.segments.iter().map(Source::len).sum();
-        fault.message = format!("{} ({bytes} bytes asked)", fault.message).into();
-    }
-    Err(fault)
-}
-
-fn gathered(segments: &[Source<'_>]) -> HeapBytes {
-    let whole = HeapBytes::new(segments.iter().map(Source::len).sum());
-    let mut rest = whole.target();
-    for segment in segments {
-        let (target, left) = rest.split_at(segment.len());
-        copy(*segment, &target, CopyMode::Cached);
-        rest = left;
-    }
-    whole
 }
 
 impl Engine for Mooncake {
@@ -483,13 +418,15 @@ impl Engine for Mooncake {
         };
         self.counters.write_calls.fetch_add(1, Relaxed);
         let known = |write: &WriteOp<'_>| write.segments.iter().all(|segment| self.knows(segment.region()));
-        let is_whole = |write: &WriteOp<'_>| write.segments.len() == 1;
-        let whole: Vec<&WriteOp<'_>> = writes.iter().filter(|write| is_whole(write) && known(write)).collect();
-        let mut whole = self.write_whole(&whole).into_iter();
-        let result = |write: &WriteOp<'_>| match (known(write), is_whole(write)) {
+        // Pieces of registered memory are put together by Mooncake, an object at a time.
+        let is_alone = |write: &WriteOp<'_>| self.requires() && write.segments.len() != 1;
+        let together = writes.iter().filter(|write| known(write) && !is_alone(write));
+        let together: Vec<&WriteOp<'_>> = together.collect();
+        let mut together = self.write_together(&together).into_iter();
+        let result = |write: &WriteOp<'_>| match (known(write), is_alone(write)) {
             (false, _) => Err(unregistered()),
-            (true, true) => whole.next().expect("one result per whole object"),
-            (true, false) => self.write_pieces(write),
+            (true, true) => self.write_pieces(write),
+            (true, false) => together.next().expect("one result per object"),
         };
         writes.iter().map(result).collect()
     }

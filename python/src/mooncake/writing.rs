@@ -1,0 +1,140 @@
+//! Writes: what one call of Mooncake's takes, and what is put together for it.
+use super::{
+    calls::Transfer,
+    codes::{self, Way, fault},
+    engine::{Mooncake, transfer},
+};
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
+use tensorlease_engine::{Fault, FaultKind, WriteOp};
+use tensorlease_memory::{CopyMode, HeapBytes, Region, Source, copy};
+
+/// Objects of several pieces are put together until one call's have so many bytes. Calls of an object each took three times as long for 64 KiB;
+/// with 16 MiB and more at a time no copy runs beside the transfer of the last ones.
+const GATHERED_BYTES_MAX: usize = 4 << 20;
+
+impl Mooncake {
+    /// All of them in as few calls as the memory allows in which objects of several pieces are put together. Not for those where memory must be
+    /// registered.
+    pub(super) fn write_together(&self, mut writes: &[&WriteOp<'_>]) -> Vec<Result<(), Fault>> {
+        let mut results = Vec::with_capacity(writes.len());
+        while !writes.is_empty() {
+            let (part, rest) = writes.split_at(fitting(writes));
+            results.extend(self.write_at_once(part));
+            writes = rest;
+        }
+        results
+    }
+
+    fn write_at_once(&self, writes: &[&WriteOp<'_>]) -> Vec<Result<(), Fault>> {
+        let (gathered, regions) = gathered(writes);
+        let transfers: Vec<Transfer<'_>> = writes
+            .iter()
+            .zip(regions)
+            .map(|(write, region)| transfer(write.key, region))
+            .collect();
+        let turn = self.turn_of_write(&transfers);
+        let started = Instant::now();
+        let codes = self.calls.upsert_from(&transfers);
+        let elapsed = started.elapsed();
+        drop(turn);
+        let results: Vec<Result<(), Fault>> = match codes {
+            Ok(codes) => {
+                let results = writes.iter().zip(codes);
+                results
+                    .map(|(write, code)| write_result(write, code, elapsed))
+                    .collect()
+            }
+            Err(fault) => vec![Err(self.late(fault, elapsed)); writes.len()],
+        };
+        let late = |result: &Result<(), Fault>| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite);
+        if !gathered.is_empty() && results.iter().any(late) {
+            // Mooncake may still read it; what it was put together from is its caller's to keep.
+            let mut kept = self.late_sources.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push(gathered);
+        }
+        results
+    }
+
+    /// One object of several pieces of registered memory. Mooncake gathers them, but only for a new key.
+    pub(super) fn write_pieces(&self, write: &WriteOp<'_>) -> Result<(), Fault> {
+        let pieces: Vec<(usize, usize)> = write
+            .segments
+            .iter()
+            .map(|segment| (segment.addr(), segment.len()))
+            .collect();
+        let (addr, len) = (write.segments[0].addr(), len_of(write));
+        let _turn = self.turn_of_write(&[transfer(write.key, Region { addr, len })]);
+        let started = Instant::now();
+        let removed = self.calls.remove(&[write.key])?;
+        if let Some(&code) = removed
+            .first()
+            .filter(|code| **code < 0 && **code != codes::OBJECT_NOT_FOUND)
+        {
+            return Err(fault(code, Way::Asked, started.elapsed()));
+        }
+        let code = self
+            .calls
+            .put_from_pieces(write.key, &pieces)
+            .map_err(|fault| self.late(fault, started.elapsed()))?
+            .into_iter()
+            .next()
+            .unwrap_or(0);
+        write_result(write, code, started.elapsed())
+    }
+}
+
+fn len_of(write: &WriteOp<'_>) -> usize {
+    write.segments.iter().map(Source::len).sum()
+}
+
+/// Bytes of an object that has to be put together.
+fn bytes_to_gather(write: &WriteOp<'_>) -> usize {
+    if write.segments.len() == 1 { 0 } else { len_of(write) }
+}
+
+/// How many of the first writes go together; at least one.
+fn fitting(writes: &[&WriteOp<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |write: &&&WriteOp<'_>| {
+        bytes += bytes_to_gather(write);
+        bytes <= GATHERED_BYTES_MAX
+    };
+    writes.iter().take_while(fits).count().max(1)
+}
+
+/// Where the bytes of each object lie, and the memory that holds those that were put together.
+fn gathered(writes: &[&WriteOp<'_>]) -> (HeapBytes, Vec<Region>) {
+    let memory = HeapBytes::new(writes.iter().map(|write| bytes_to_gather(write)).sum());
+    let mut rest = memory.target();
+    let mut regions = Vec::with_capacity(writes.len());
+    for write in writes {
+        if let [whole] = write.segments {
+            regions.push(whole.region());
+            continue;
+        }
+        let (target, left) = rest.split_at(len_of(write));
+        rest = left;
+        regions.push(target.region());
+        let mut free = target;
+        for piece in write.segments {
+            let (target, left) = free.split_at(piece.len());
+            copy(*piece, &target, CopyMode::Cached);
+            free = left;
+        }
+    }
+    (memory, regions)
+}
+
+fn write_result(write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(), Fault> {
+    if code == 0 {
+        return Ok(());
+    }
+    let mut fault = fault(code, Way::Write, elapsed);
+    if fault.kind == FaultKind::Full {
+        fault.message = format!("{} ({} bytes asked)", fault.message, len_of(write)).into();
+    }
+    Err(fault)
+}
