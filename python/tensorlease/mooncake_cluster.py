@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -24,7 +26,7 @@ from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.processes import end_process, listens_at
 
 HOST = "127.0.0.1"
-START_SECONDS = 10.0
+START_SECONDS = 30.0
 STOP_SECONDS = 5.0
 #: How many times a master is started: a port that was free may be another's by the time it listens there.
 STARTS_MAX = 3
@@ -35,6 +37,10 @@ MASTER_MAGIC = b"\x15"
 NO_SUCH_FUNCTION = MASTER_MAGIC + bytes(19)
 #: Ports that are somebody's although nothing may listen there yet.
 _given: set[int] = set()
+#: Ports that few programs have for their own, beside those of Mooncake's clients (12300 to 17000).
+_QUIET_PORTS = range(20_000, 30_000)
+#: From which to which the kernel takes the ports of connections, and of who leaves the choice to it.
+_KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 INSTALL = "pip install mooncake-transfer-engine-non-cuda (or mooncake-transfer-engine)"
 
 
@@ -59,7 +65,7 @@ class Master:
     :param root_fs_dir: a folder: every object is also written there (Mooncake's disk replicas)
     :param port: of the address; None: a free one
     :param arguments: more flags of ``mooncake_master``
-    :raises EngineUnavailable: it ends three times, or does not listen within 10 s; the message has the end of its log
+    :raises EngineUnavailable: it ends three times, or does not listen within 30 s; the message has the end of its log
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class Master:
             except BaseException as error:
                 ended = isinstance(error, EngineUnavailable) and self.process.poll() is not None
                 self.stop()
+                self._log.close()
                 if not (ended and starts_left):
                     raise
 
@@ -138,7 +145,7 @@ class SegmentOwner:
     """A process of its own that contributes memory to the cluster, and ends when this process does.
 
     :param url: of a store, with ``segment``
-    :raises EngineUnavailable: it is not ready within 10 s; the message has the end of its log
+    :raises EngineUnavailable: it is not ready within 30 s; the message has the end of its log
     """
 
     def __init__(self, url: str) -> None:
@@ -229,14 +236,26 @@ def _ends_with_this_process() -> list[str]:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port that nothing listens on just now, at one address or, for "", at all of this machine's; none that a call gave before."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            port: int = probe.getsockname()[1]
-        if port not in _given:
-            _given.add(port)
-            return port
+    """A port that nothing listens on just now, at one address or, for "", at all of this machine's; none that a call gave before.
+
+    Where it can, one that the kernel gives to no connection: it stays free until it is listened to.
+    """
+    for port in [*random.sample(_QUIET_PORTS, len(_QUIET_PORTS) if _quiet() else 0), *itertools.repeat(0, 1000)]:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            free: int = probe.getsockname()[1]
+            if free not in _given:
+                _given.add(free)
+                return free
+    raise EngineUnavailable(f"there is no free port at {host or 'any address'}")
+
+
+def _quiet() -> bool:
+    """Does the kernel leave those ports alone?"""
+    with contextlib.suppress(OSError):
+        lowest, highest = (int(port) for port in _KERNELS_PORTS.read_text().split())
+        return _QUIET_PORTS[-1] < lowest or highest < _QUIET_PORTS[0]
+    return False
 
 
 def _tail(log: IO[bytes]) -> str:

@@ -25,8 +25,9 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 class Served:
     """A daemon in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     socket: str
+    log: Path
 
     @property
     def url(self) -> str:
@@ -42,8 +43,8 @@ class Served:
     def end(self) -> str:
         """Asks it to end; what it printed."""
         self.process.send_signal(signal.SIGTERM)
-        printed, _ = self.process.communicate(timeout=20)
-        return printed
+        self.process.wait(20)
+        return self.log.read_text()
 
 
 @contextlib.contextmanager
@@ -60,19 +61,18 @@ def place() -> Iterator[Path]:
 def served(socket: Path, *arguments: str) -> Iterator[Served]:
     """A daemon that listens."""
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", str(socket), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    try:
-        said = ""
-        # An engine behind it may have a lot to say first.
-        while "tensorlease: serving host://" not in said:
-            line = process.stdout.readline()
-            assert line, f"the daemon ended: {said}"
-            said += line
-        yield Served(process, str(socket))
-    finally:
-        process.kill()
-        process.communicate()
+    # No pipe: an engine behind it may have a lot to say, and would wait for somebody who listens.
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        said = Path(log.name)
+        try:
+            while "tensorlease: serving host://" not in said.read_text():
+                assert process.poll() is None, f"the daemon ended: {said.read_text()}"
+                time.sleep(0.01)
+            yield Served(process, str(socket), said)
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

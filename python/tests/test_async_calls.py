@@ -57,7 +57,7 @@ async def test_the_loop_runs_on_during_a_read() -> None:
             turns += 1
             await asyncio.sleep(0.005)
         assert await reading == [1]
-        assert turns > 5
+        assert turns > 2
 
 
 async def test_the_loop_runs_on_while_keys_are_awaited() -> None:
@@ -69,7 +69,7 @@ async def test_the_loop_runs_on_while_keys_are_awaited() -> None:
             turns += 1
             await asyncio.sleep(0.005)
         await waiting
-        assert turns > 5
+        assert turns > 2
 
 
 async def test_many_tasks_share_few_threads(store: tl.Store) -> None:
@@ -84,7 +84,7 @@ async def test_many_tasks_share_few_threads(store: tl.Store) -> None:
 
 
 async def test_cancelling_a_third_of_the_reads_gives_everything_back() -> None:
-    with tl.open("embedded://?capacity=64MiB&faults=slow:10ms", max_bytes="64MiB", readers=4) as store:
+    with tl.open("embedded://?capacity=64MiB&faults=slow:50ms", max_bytes="64MiB", readers=4) as store:
         keys = [str(index) for index in range(64)]
         values = [filled((4096,)) for _ in keys]
         await store.aput(keys, values)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +29,10 @@ ROW_BYTES = 4 * ROW[0]
 QUARANTINED_SECONDS = 20.0
 #: Rows of each read that is given up.
 ROWS = 4
-OBJECTS = 64
 FORMS = ("leased", "copied", "into", "get_batch")
+#: Objects in each of the two segments; the master chooses one for each object at random.
+OBJECTS_MIN = ROWS * (len(FORMS) + 1) + 1
+OBJECTS_MAX = 10 * OBJECTS_MIN
 PATTERN = 0x5A
 
 POOLS: dict[str, dict[str, object]] = {"pool=own": {}, "pool=store": {"pool": "store", "force": 1}}
@@ -125,8 +128,7 @@ def test_what_arrives_after_a_timeout_changes_nothing_that_was_handed_out(
 
 
 def one_round(store: tl.Store, owner: SegmentOwner, raw: RawReader, at: int, changed: Changed) -> None:
-    keys = [f"{at}/{index}" for index in range(OBJECTS)]
-    store.put(keys, [numbered() + 1000 * at + index for index in range(OBJECTS)])
+    keys = put_into_both_segments(store, raw, at)
     held, near = apart(store, raw, keys)
     handed_out: list[torch.Tensor] = []
     direct = [torch.zeros(ROW) for _ in range(ROWS)]
@@ -159,20 +161,29 @@ def one_round(store: tl.Store, owner: SegmentOwner, raw: RawReader, at: int, cha
     store.remove(keys)
 
 
+def put_into_both_segments(store: tl.Store, raw: RawReader, at: int) -> list[str]:
+    """Keys of rows of which enough lie in each."""
+    keys: list[str] = []
+    while len(keys) < OBJECTS_MAX:
+        more = [f"{at}/{len(keys) + index}" for index in range(OBJECTS_MIN)]
+        store.put(more, [numbered() + 1000 * at + len(keys) + index for index in range(len(more))])
+        keys += more
+        lying = Counter(raw.endpoints(keys))
+        if len(lying) == 2 and min(lying.values()) >= OBJECTS_MIN:
+            return keys
+    pytest.fail(f"of {len(keys)} objects too few lie in one of the segments")
+
+
 def apart(store: tl.Store, raw: RawReader, keys: list[str]) -> tuple[list[str], list[str]]:
     """The keys whose objects lie with the owner that will stand still, and those that lie here."""
     before = store.stats()["local_reads"]
     endpoints = raw.endpoints(keys)
-    one, *more = sorted(set(endpoints))
+    one = min(endpoints)
     first = [key for key, endpoint in zip(keys, endpoints, strict=True) if endpoint == one]
-    assert more, "all objects lie in one segment"
     store.get(first, [ROW] * len(first), torch.float32, delivery="leased")
     here = store.stats()["local_reads"] > before
     second = [key for key in keys if key not in first]
-    held, near = (second, first) if here else (first, second)
-    assert len(held) > ROWS * (len(FORMS) + 1)
-    assert len(near) > ROWS
-    return held, near
+    return (second, first) if here else (first, second)
 
 
 def given_up(store: tl.Store, held: list[str], into: list[torch.Tensor], direct: list[torch.Tensor]) -> list[Running]:

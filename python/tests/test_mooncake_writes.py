@@ -18,6 +18,8 @@ from tensorlease.mooncake_cluster import Master, SegmentOwner
 
 MIB = 1 << 20
 ROW = (32768,)
+#: Within this a put has told the master of its keys.
+REACHED_SECONDS = 1.0
 #: Pauses of 50, 100 and 200 ms after the first try.
 BACK_OFF_SECONDS = 0.35
 
@@ -127,7 +129,7 @@ def test_a_segment_full_of_pinned_values_keeps_them_and_names_those_that_found_n
 
 def test_without_pins_eviction_makes_room_and_puts_go_on(small: Master) -> None:
     url = small.url(local_buffer="16MiB", pin="none")
-    with tl.open(url, max_bytes="32MiB", namespace="unpinned/") as store:
+    with tl.open(url, max_bytes="32MiB", namespace="unpinned/", retries=10) as store:
         count = 100
         for index in range(count):
             store.put([f"{index}"], [torch.full((MIB,), index, dtype=torch.uint8)])
@@ -151,7 +153,7 @@ def test_a_key_that_is_being_written_is_an_error_after_the_retries(
         value = filled(ROW)
         with paused(owner):
             writing = Running(lambda: writer.put(["written"], [value]))
-            assert not writing.ended_within(0.3)
+            assert not writing.ended_within(REACHED_SECONDS)
             with counted(plain) as gained, pytest.raises(tl.TransferError, match="being written") as caught:
                 plain.get(["written"], [ROW], torch.float32, timeout=10)
             assert [(failure.kind, failure.code) for failure in caught.value.failures] == [("transient", -703)]
@@ -171,7 +173,7 @@ def test_a_read_that_meets_a_write_gets_the_new_value_when_a_retry_comes_after_i
         value = filled(ROW)
         with paused(owner):
             writing = Running(lambda: writer.put(["written"], [value]))
-            assert not writing.ended_within(0.3)
+            assert not writing.ended_within(REACHED_SECONDS)
             read = Running(lambda: reader.get(["written"], [ROW], torch.float32))
             wait_until(lambda: reader.stats()["retries"] >= 2, "the read has met the write")
         assert_same(read.result()[0], value)

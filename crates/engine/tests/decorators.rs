@@ -194,7 +194,7 @@ fn short_reading_writes_half_and_says_so() {
 fn slow_pauses_once_per_call() {
     let inner = store();
     ten_objects(&inner);
-    let engine = Slow::new(inner, Duration::from_millis(60));
+    let engine = Slow::new(inner, Duration::from_millis(200));
     assert!(
         !engine.capabilities().prompt,
         "a slow engine may not run on the caller's thread"
@@ -203,9 +203,9 @@ fn slow_pauses_once_per_call() {
     let started = Instant::now();
     assert_eq!(read_ten(&engine, &memory), vec![Ok(100); 10]);
     let took = started.elapsed();
-    assert!(took >= Duration::from_millis(60), "{took:?}");
+    assert!(took >= Duration::from_millis(200), "{took:?}");
     assert!(
-        took < Duration::from_millis(400),
+        took < Duration::from_millis(1800),
         "once per call, not per key: {took:?}"
     );
 }

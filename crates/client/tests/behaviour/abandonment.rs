@@ -32,7 +32,7 @@ fn gated(engine: Arc<dyn Engine>, lens: &[u64]) -> (Rig, Gate, Vec<Vec<u8>>) {
 
 /// Long enough that a call reaches the engine, also on a busy machine.
 fn soon() -> Patience<'static> {
-    Patience::within(Duration::from_millis(300))
+    Patience::within(Duration::from_millis(600))
 }
 
 fn is_timeout(error: &ReadError) -> bool {

@@ -101,7 +101,7 @@ fn a_block_in_flight_is_not_reused_until_the_engine_returns() {
     let rig = Rig::registering(Arc::new(engine), &budget(32 * MIB));
     let values = rig.fill(&[100_000]);
     gate.shut();
-    let patience = Patience::within(Duration::from_millis(300));
+    let patience = Patience::within(Duration::from_millis(600));
     assert!(
         rig.read_items(vec![tensor_item("k0", 100_000)], Delivery::Leased, patience)
             .is_err()
