@@ -75,7 +75,7 @@ def readme_table(reports: Reports) -> str:
     rows = by_mode(report)
     modes = [mode for mode in MODES if any((shape, mode) in rows for shape in shapes_of(report))]
     headings = ["values read", *(f"{MODES[mode]}, ms" for mode in modes)]
-    headings += ["leased: times as fast", "registrations", "of one memcpy"]
+    headings += ["leased: times as fast as registered", "registrations of leased", "leased, of one memcpy"]
     lines = []
     for shape in shapes_of(report):
         medians = [rows.get((shape, mode)) for mode in modes]
@@ -101,6 +101,8 @@ def conditions(report: Report) -> str:
     if "share" in settings:
         engine += f", `pool=store&force=1&share={settings['share']}`"
     reads = f"{engine}, {readers}, median of {settings['repetitions']} reads in random order"
+    if settings.get("max_bytes"):
+        reads += f", `max_bytes` {settings['max_bytes'] / GIB:.1f} GiB"
     return f"{reads}, on {machine['cores']} cores. The memcpy: one thread, warm, {report['memcpy_ms_per_gib']:.0f} ms per GiB."
 
 

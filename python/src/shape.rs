@@ -1,4 +1,4 @@
-//! Shapes from Python, and the specs made of them: one per distinct shape, shared.
+//! Shapes from Python, and the specs made of them: those of a read are shared by all keys of one shape, those of a put by neighbours.
 use crate::error::{config_error, named};
 use pyo3::{
     prelude::*,
@@ -20,7 +20,7 @@ const RANK_MAX: usize = 64;
 
 type ByShape = HashMap<(DType, SmallVec<[u64; 6]>), Arc<TensorSpec>, BuildHasherDefault<Mixer>>;
 
-/// Makes specs, each distinct one once.
+/// Makes specs: of shapes that are passed each distinct one once, of values a new one where the shape changes.
 #[derive(Default)]
 pub(crate) struct Specs {
     known: ByShape,

@@ -112,7 +112,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="URL",
         help="what holds the objects: embedded:// (the daemon itself, the default) or mooncake://HOST:PORT?OPTIONS",
     )
-    serve.add_argument("--keep", action="store_true", help="stay, also without any client and object")
+    serve.add_argument("--keep", action="store_true", help="stay, however long there is no client and no object")
     serve.set_defaults(run=_run_serve)
 
 

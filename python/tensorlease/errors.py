@@ -10,7 +10,8 @@ class KeyFailure(NamedTuple):
     """One key that failed."""
 
     key: str
-    #: "not_found", "mismatch", "no_handle", "full", "transient", "may_still_write", "unregistered", "unavailable", "refused" or "other".
+    #: "not_found", "mismatch", "no_handle", "no_loan", "expired", "full", "transient", "may_still_write", "unregistered", "unavailable", "refused"
+    #: or "other".
     kind: str
     #: The engine's own code; 0 where it has none.
     code: int

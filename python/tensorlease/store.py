@@ -61,7 +61,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         processes of this user on this host share, whose daemon is started where none runs. ``host:///PATH`` is the daemon at that socket, and is never
         started; ``embedded://`` is private to this ``open``
     :param max_bytes: bound of the arena, the memory that reads land in; checked against the memory there is
-    :param readers: threads that run transfers, 1 to 256; no more run than the engine gains from (embedded: 4)
+    :param readers: threads that run transfers, 1 to 256; no more run than the engine gains from: 4, on all there are
     :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
         ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
     :param strict: True: a call that can't go the way it was asked to is a ``FallbackError`` that names the reason
@@ -138,11 +138,12 @@ class Store:
         Tensors and numeric numpy arrays are stored as tensors, by value; everything else by the codec (``tensorlease.codec``).
 
         :param keys: each once: a key that stands twice is a ``ConfigError``, and nothing is stored
-        :param delivery: ``"auto"`` or None: memory of the arena goes as it lies, all other is staged; ``"register-per-call"``: the baseline of
-            benchmarks, the values' own memory is registered for the call
+        :param delivery: ``"auto"`` or None: where the engine needs registered memory, that of the arena goes as it lies and all other is staged;
+            elsewhere all goes as it lies. ``"register-per-call"``: the baseline of benchmarks, the values' own memory is registered for the call
         :param allow_pickle: also store objects of any other type, by pickle
         :returns: per key None for a tensor, ``{"packed_size": bytes}`` for another value: what ``get`` takes as ``custom_backend_meta``
-        :raises StoreFull: the engine has no room; ``failures`` has the keys that are not stored, the others are
+        :raises StoreFull: the engine has no room (on ``host://`` with a ``timeout``: nor had it until then); ``failures`` has the keys that are
+            not stored, the others are
         :raises TransferError: the engine refused some keys, or failed after the retries; the others are stored
         :raises FallbackError: with ``strict``, a value would need a registration of its own
         :raises Timeout: which of the values are stored is then unknown
