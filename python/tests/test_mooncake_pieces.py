@@ -1,0 +1,91 @@
+"""Values of several pieces on a real Mooncake over TCP: put together, many in a call, and kept where a call may still read them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from mooncake_rig import cluster
+
+import tensorlease as tl
+from tensorlease.mooncake_cluster import Master
+
+KIB, MIB = 1024, 1 << 20
+#: A transfer that fails after 30 s may still go on.
+LATE_SECONDS = 31.0
+TRANSFER_FAIL = -800
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[Master]:
+    with cluster(segment="256MiB") as running:
+        yield running
+
+
+def value(size: int, number: int = 0) -> dict[str, Any]:
+    """Packed, it is a head, and an array that is not copied into it."""
+    return {"number": number, "array": np.arange(number, number + size // 8)}
+
+
+@pytest.mark.parametrize("sizes", [[64 * KIB] * 200, [KIB] * 500, [6 * MIB, 64 * KIB, 5 * MIB, 9 * MIB, KIB]], ids=str)
+def test_values_of_several_pieces_come_back_whatever_shares_a_call_with_them(master: Master, sizes: list[int]) -> None:
+    values: list[Any] = [value(size, number) for number, size in enumerate(sizes)]
+    # One piece, no piece, and plain memory between them.
+    values[1:1] = ["text", np.empty(0), b"", np.full(70_000, 7.0)]
+    keys = [f"{len(values)}/{number}" for number in range(len(values))]
+    with tl.open(master.url(), max_bytes="64MiB") as store:
+        metas = store.put(keys, values)
+        arrays = [isinstance(one, np.ndarray) for one in values]
+        shapes = [one.shape if array else None for one, array in zip(values, arrays, strict=True)]
+        dtypes = [one.dtype if array else None for one, array in zip(values, arrays, strict=True)]
+        for found, expected in zip(store.get(keys, shapes, dtypes, metas), values, strict=True):
+            if isinstance(expected, dict):
+                assert found["number"] == expected["number"]
+                assert np.array_equal(found["array"], expected["array"])
+            else:
+                assert np.array_equal(found, expected) if isinstance(expected, np.ndarray) else found == expected
+        store.remove(keys)
+
+
+@pytest.mark.timeout(120)
+def test_what_was_put_together_stays_while_a_call_that_was_given_up_may_read_it(master: Master) -> None:
+    import mooncake.store
+
+    late: list[tuple[int, bytes]] = []
+
+    class FirstIsLate(mooncake.store.MooncakeDistributedStore):  # type: ignore[misc]
+        def batch_upsert_from(self, keys: list[str], at: list[int], lens: list[int], config: object) -> Any:
+            if late:
+                return super().batch_upsert_from(keys, at, lens, config)
+            late.append((at[0], ctypes.string_at(at[0], lens[0])))
+            time.sleep(LATE_SECONDS)
+            return [TRANSFER_FAIL] * len(keys)
+
+    with (
+        mock.patch.object(mooncake.store, "MooncakeDistributedStore", FirstIsLate),
+        tl.open(master.url(), max_bytes="32MiB", retries=0) as store,
+    ):
+        with pytest.raises(tl.TransferError) as caught:
+            store.put(["late"], [value(MIB)])
+        assert [(failure.kind, failure.code) for failure in caught.value.failures] == [
+            ("may_still_write", TRANSFER_FAIL)
+        ]
+        for number in range(20):
+            store.put(["next"], [value(MIB, number)])
+        [(address, sent)] = late
+        assert still_at(address, len(sent)) == sent
+
+
+def still_at(address: int, length: int) -> bytes | None:
+    """The bytes there; None: nothing is mapped there any more."""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        try:
+            return os.pread(memory.fileno(), length, address)
+        except OSError:
+            return None
