@@ -93,6 +93,7 @@ impl Waiting {
             let interrupted = || self.interrupted();
             call(Patience {
                 deadline: self.deadline,
+                since: Some(self.started),
                 interrupted: Some(&interrupted),
             })
         });

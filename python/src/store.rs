@@ -160,7 +160,8 @@ impl CoreStore {
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let keys = list_of(keys, "keys")?;
-        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
+        // An engine that has views knows what it holds; that another one has none is for the client to say.
+        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, true)?;
         let wanted: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
         let found = waiting.run(py, |patience| self.store.view(&wanted, patience))?;
         deliver::in_place(&self.store, &keys, found, &wishes, allow_pickle)

@@ -129,7 +129,7 @@ def test_as_many_calls_of_small_objects_run_at_a_time_as_there_are_cores(cores: 
 
 def test_values_that_are_put_together_take_turns_and_go_in_one_call() -> None:
     core = min(os.sched_getaffinity(0))
-    values = [{"row": np.arange(row, row + 8192)} for row in range(64)]
+    values = [{"row": np.arange(row, row + 2048)} for row in range(64)]
     with cluster(segment="256MiB") as master, opened_on({core}, master.url()) as (store, meetings):
 
         def write(thread: int) -> None:

@@ -17,6 +17,8 @@ const SLICE_WITHOUT_INTERRUPT: Duration = Duration::from_secs(1);
 pub struct Patience<'a> {
     /// Past it the call ends with [`CallError::Timeout`]. `None`: the store's `call_timeout`.
     pub deadline: Option<Instant>,
+    /// When the caller began to wait, which a [`CallError::Timeout`] counts from. `None`: when the call does.
+    pub since: Option<Instant>,
     /// Asked at least every 20 ms while the call waits; `true` ends it with [`CallError::Interrupted`].
     pub interrupted: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
@@ -34,18 +36,20 @@ impl<'a> Patience<'a> {
     /// Waits at most this long from now.
     #[must_use]
     pub fn within(timeout: Duration) -> Self {
+        let now = Instant::now();
         Self {
-            deadline: Instant::now().checked_add(timeout),
+            deadline: now.checked_add(timeout),
+            since: Some(now),
             interrupted: None,
         }
     }
 
     /// As a call uses it: from now on, and with a bound in any case.
     pub(crate) fn bounded(self, call_timeout: Duration) -> Wait<'a> {
-        let since = Instant::now();
+        let now = Instant::now();
         Wait {
-            since,
-            deadline: self.deadline.or_else(|| since.checked_add(call_timeout)),
+            since: self.since.unwrap_or(now),
+            deadline: self.deadline.or_else(|| now.checked_add(call_timeout)),
             interrupted: self.interrupted,
         }
     }
@@ -173,8 +177,8 @@ mod tests {
     #[test]
     fn an_interrupt_ends_a_wait() {
         let patience = Patience {
-            deadline: None,
             interrupted: Some(&|| true),
+            ..Patience::default()
         };
         let wait = patience.bounded(Duration::from_secs(60));
         assert!(matches!(

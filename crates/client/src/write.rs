@@ -4,15 +4,18 @@ mod execute;
 mod plan;
 
 use crate::{
-    CallError, KeyFailure, ObjectKind, Patience, PutItem, Segment, TensorSpec, WriteError, calls,
+    CallError, KeyFailure, ObjectKind, Patience, PutItem, Segment, TensorSpec, WriteError,
+    blocking::call_engine,
+    calls,
     core::Core,
     error::{quoted, write_error},
+    patience::Wait,
     read::{backoff, check, items::ZERO_MARKER},
     spec::{packed_empty_tag, packed_tag},
 };
 use execute::{Unwritten, WriteCall};
 use std::{collections::HashSet, sync::Arc, time::Duration};
-use tensorlease_engine::{FaultKind, Tag};
+use tensorlease_engine::{Fault, FaultKind, Tag};
 
 /// One object on its way.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub(crate) fn put(
     let wait = patience.bounded(core.options.call_timeout);
     // Only who names a time waits for room; everybody else learns at once that there is none.
     let for_room = core.capabilities.others_make_room && patience.deadline.is_some();
-    let mut objects = objects(core, items)?;
+    let Checked { mut objects, unstored } = checked(core, items)?;
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     let mut failures = Vec::new();
     let (mut tries, mut divisor) = (0, 1_u64);
@@ -112,6 +115,7 @@ pub(crate) fn put(
         objects.extend(later);
     }
     core.counters.written_keys.add(keys - failures.len() as u64);
+    failures.extend(remove_replaced(core, &unstored, &wait)?);
     if !failures.is_empty() {
         return Err(write_error(failures));
     }
@@ -147,8 +151,27 @@ fn room_pause(tries: u32) -> Duration {
     Duration::from_millis((1 << tries.min(5)).min(20))
 }
 
+/// Removes what the keys of values that the engine does not store held before. The keys where that failed.
+fn remove_replaced(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<KeyFailure>, CallError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let results = call_engine(core, keys.to_vec(), wait, |engine, keys| engine.remove_batch(keys))?;
+    let namespace = core.options.namespace.len();
+    let failed =
+        |(key, result): (&String, Result<bool, Fault>)| Some(KeyFailure::new(&key[namespace..], result.err()?));
+    Ok(keys.iter().zip(results).filter_map(failed).collect())
+}
+
+/// The values of a put.
+struct Checked {
+    objects: Vec<Object>,
+    /// Keys, with the namespace, of values of zero bytes, where the engine stores none.
+    unstored: Vec<String>,
+}
+
 /// Checks every item before anything is written.
-fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
+fn checked(core: &Core, items: Vec<PutItem>) -> Result<Checked, CallError> {
     let invalid = |message: String| Err(CallError::Invalid { message });
     let mut seen = HashSet::with_capacity(items.len());
     for item in &items {
@@ -170,6 +193,7 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
         }
     }
     let (packed, packed_empty) = (packed_tag(), packed_empty_tag());
+    let mut unstored = Vec::new();
     let object = |item: PutItem| {
         let len = item.bytes();
         let kind = match item.kind {
@@ -190,13 +214,17 @@ fn objects(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
             });
         }
         // Requirement B14: a value of zero bytes never reaches the engine. A marker tells where the engine can tell it apart.
-        let marker = Segment::Owned(ZERO_MARKER.to_vec());
-        core.capabilities.describes.then(|| Object {
+        if !core.capabilities.describes {
+            unstored.push(key);
+            return None;
+        }
+        Some(Object {
             key,
-            segments: vec![marker],
+            segments: vec![Segment::Owned(ZERO_MARKER.to_vec())],
             kind,
             len: ZERO_MARKER.len() as u64,
         })
     };
-    Ok(items.into_iter().filter_map(object).collect())
+    let objects = items.into_iter().filter_map(object).collect();
+    Ok(Checked { objects, unstored })
 }

@@ -25,19 +25,22 @@ unsafe impl Sync for HeapBytes {}
 impl HeapBytes {
     /// Allocates `len` zero bytes. Aborts like `Vec` when there is no memory; panics above `isize::MAX`.
     pub fn new(len: usize) -> Self {
+        Self::try_new(len).unwrap_or_else(|| handle_alloc_error(layout(len)))
+    }
+
+    /// The same; `None`: there is no memory.
+    pub fn try_new(len: usize) -> Option<Self> {
         let layout = layout(len);
         if len == 0 {
-            return Self {
-                base: NonNull::<CacheLine>::dangling().cast(),
-                len,
-            };
+            let base = NonNull::<CacheLine>::dangling().cast();
+            return Some(Self { base, len });
         }
         // SAFETY: the layout's size is not zero (checked above).
         let address = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(address) else {
-            handle_alloc_error(layout)
-        };
-        Self { base, len }
+        Some(Self {
+            base: NonNull::new(address)?,
+            len,
+        })
     }
 
     /// Length, bytes.

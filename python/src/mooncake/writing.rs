@@ -29,7 +29,14 @@ impl Mooncake {
     }
 
     fn write_at_once(&self, writes: &[&WriteOp<'_>]) -> Vec<Result<(), Fault>> {
-        let (gathered, regions) = gathered(writes);
+        let Some((gathered, regions)) = gathered(writes) else {
+            let fault = Fault::new(
+                FaultKind::NoHandle,
+                0,
+                "no memory to put the pieces of the value together in; free some",
+            );
+            return vec![Err(fault); writes.len()];
+        };
         let transfers: Vec<Transfer<'_>> = writes
             .iter()
             .zip(regions)
@@ -105,9 +112,9 @@ fn fitting(writes: &[&WriteOp<'_>]) -> usize {
     writes.iter().take_while(fits).count().max(1)
 }
 
-/// Where the bytes of each object lie, and the memory that holds those that were put together.
-fn gathered(writes: &[&WriteOp<'_>]) -> (HeapBytes, Vec<Region>) {
-    let memory = HeapBytes::new(writes.iter().map(|write| bytes_to_gather(write)).sum());
+/// The memory that holds the objects that were put together, and where the bytes of each object lie. `None`: there is no such memory.
+fn gathered(writes: &[&WriteOp<'_>]) -> Option<(HeapBytes, Vec<Region>)> {
+    let memory = HeapBytes::try_new(writes.iter().map(|write| bytes_to_gather(write)).sum())?;
     let mut rest = memory.target();
     let mut regions = Vec::with_capacity(writes.len());
     for write in writes {
@@ -125,7 +132,7 @@ fn gathered(writes: &[&WriteOp<'_>]) -> (HeapBytes, Vec<Region>) {
             free = left;
         }
     }
-    (memory, regions)
+    Some((memory, regions))
 }
 
 fn write_result(write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(), Fault> {

@@ -7,7 +7,7 @@ use crate::{
     core::Core,
     read::refused_registration,
 };
-use std::ops::Range;
+use std::{ops::Range, sync::PoisonError};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{Foreign, InFlight, Landing, Mapping, MappingKind, Region, Source, copy_all};
 
@@ -43,15 +43,15 @@ pub(super) struct Unwritten {
 impl EngineCall for WriteCall {
     type Done = Unwritten;
 
-    fn execute(self, core: &Core, _gate: &Gate) -> Vec<Unwritten> {
+    fn execute(self, core: &Core, gate: &Gate) -> Vec<Unwritten> {
         let Self { mut objects, staging } = self;
         let mut results = match staging {
             Staging::None => from_where_they_lie(core, &objects, &[]),
             Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum()) {
-                Ok(block) => staged(core, &objects, block),
+                Ok(block) => staged(core, gate, &objects, block),
                 Err(fault) => vec![Err(fault); objects.len()],
             },
-            Staging::Block(block) => staged(core, &objects, block),
+            Staging::Block(block) => staged(core, gate, &objects, block),
             Staging::Registered => registered(core, &mut objects),
             Staging::Gathered => gathered(core, &mut objects),
         };
@@ -117,7 +117,7 @@ fn from_where_they_lie(core: &Core, objects: &[Object], own: &[Region]) -> Vec<R
 }
 
 /// One copy into registered memory, objects back to back, then the transfer.
-fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
+fn staged(core: &Core, gate: &Gate, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
     let mut copies = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     let mut end = 0;
@@ -129,8 +129,16 @@ fn staged(core: &Core, objects: &[Object], block: InFlight) -> Vec<Result<(), Fa
         }
         spans.push(start..end);
     }
+    {
+        let closed = gate.read().unwrap_or_else(PoisonError::into_inner);
+        // A caller that has given up may change its values.
+        if *closed {
+            let fault = Fault::new(FaultKind::Refused, 0, "its caller has given up");
+            return vec![Err(fault); objects.len()];
+        }
+        core.stages.copy.time(|| copy_all(&copies));
+    }
     core.counters.copied_bytes.add(end as u64);
-    core.stages.copy.time(|| copy_all(&copies));
     drop(copies);
     let segments: Vec<Vec<Source<'_>>> = spans
         .into_iter()

@@ -242,8 +242,8 @@ fn everything_is_released_on_every_path() {
     let asked = AtomicUsize::new(0);
     let interrupted = || 0 < asked.fetch_add(1, Relaxed);
     let patience = Patience {
-        deadline: None,
         interrupted: Some(&interrupted),
+        ..Patience::default()
     };
     try_reads(&rig, &lens, patience);
     gate.open();

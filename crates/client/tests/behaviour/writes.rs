@@ -181,6 +181,29 @@ fn an_existing_object_is_replaced_whatever_its_size() {
 }
 
 #[test]
+fn a_value_of_zero_bytes_takes_the_place_of_another_where_it_is_not_stored_itself() {
+    let claims = Claims {
+        describes_not: true,
+        ..Claims::default()
+    };
+    let rig = Rig::claiming(free_engine(), claims, &budget(16 * MIB));
+    let keys = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+    let filled = |key: &String| PutItem::tensor(key.as_str(), bytes_spec(100), pattern(1, 100));
+    rig.store
+        .put(keys.iter().map(filled).collect(), Patience::default())
+        .unwrap();
+    let items = vec![
+        PutItem::tensor("a", bytes_spec(0), Vec::new()),
+        filled(&keys[1]),
+        PutItem::packed("c", Vec::new()),
+        PutItem::packed("never there", Vec::new()),
+    ];
+    rig.store.put(items, Patience::default()).unwrap();
+    let there = rig.store.contains(&keys, Patience::default()).unwrap();
+    assert_eq!(there, [false, true, false]);
+}
+
+#[test]
 fn a_value_of_zero_bytes_exists_like_any_other() {
     for (name, engine) in every_engine() {
         let rig = Rig::new(engine, &budget(16 * MIB));

@@ -351,8 +351,8 @@ fn patiently<T>(impatience: Impatience, call: impl FnOnce(Patience<'_>) -> T) ->
             let (start, limit) = (Instant::now(), Duration::from_micros(micros));
             let interrupted = move || limit <= start.elapsed();
             call(Patience {
-                deadline: None,
                 interrupted: Some(&interrupted),
+                ..Patience::default()
             })
         }
     }

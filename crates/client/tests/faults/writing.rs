@@ -134,11 +134,12 @@ impl Run<'_> {
         route: Route,
         patience: Impatience,
     ) -> Result<(), String> {
-        // The engine never hears of a value of zero bytes that it could not describe.
+        // Of a value of zero bytes that it could not describe the engine hears that the old one is to go.
         let begin = |(key, value): (&usize, Value)| {
-            (!self.is_unseen(value.len())).then(|| (*key, self.model.begin(*key, Some(value))))
+            let value = (!self.is_unseen(value.len())).then_some(value);
+            (*key, self.model.begin(*key, value))
         };
-        let begun: Vec<(usize, Begun)> = keys.iter().zip(values).filter_map(begin).collect();
+        let begun: Vec<(usize, Begun)> = keys.iter().zip(values).map(begin).collect();
         let name = if route == Route::Staged {
             "put"
         } else {
