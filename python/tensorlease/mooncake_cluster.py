@@ -5,6 +5,7 @@ Nothing here touches a master that somebody else has started: ports are free one
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import importlib.util
 import itertools
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +34,9 @@ STOP_SECONDS = 5.0
 STARTS_MAX = 3
 #: How many lines of a process's log an error shows.
 _LOG_LINES = 8
+#: How much of each; one of a master's metrics has thousands.
+_LINE_CHARACTERS = 300
+PORT_MAX = 65535
 #: First byte of every message of the master's protocol; a request for function 0, which no master has, is this and 19 zeros.
 MASTER_MAGIC = b"\x15"
 NO_SUCH_FUNCTION = MASTER_MAGIC + bytes(19)
@@ -63,8 +68,9 @@ class Master:
 
     :param lease_ttl_ms: how long a read may take before its object may go, milliseconds
     :param root_fs_dir: a folder: every object is also written there (Mooncake's disk replicas)
-    :param port: of the address; None: a free one
+    :param port: of the address, 1 to 65535; None: a free one
     :param arguments: more flags of ``mooncake_master``
+    :raises ConfigError: the port is none, or there is no ``mooncake_master``
     :raises EngineUnavailable: it ends three times, or does not listen within 30 s; the message has the end of its log
     """
 
@@ -76,6 +82,9 @@ class Master:
         port: int | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
+        if port is not None and not 1 <= port <= PORT_MAX:
+            raise ConfigError(f"port={port} is no port; give 1 to {PORT_MAX}, or leave it out for a free one")
+        self._ended = threading.Event()
         disk = [f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []
         more = ["-rpc_thread_num=2", f"-default_kv_lease_ttl={lease_ttl_ms}", *disk, *arguments]
         for starts_left in reversed(range(STARTS_MAX)):
@@ -103,10 +112,7 @@ class Master:
             *more,
         ]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes it
-        # A group of its own: Ctrl-C in a terminal must not end the master before the stores that close.
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
-        )
+        self.process = _started_to_stay(command, self._log, self._ended)
 
     @property
     def address(self) -> str:
@@ -121,13 +127,17 @@ class Master:
     def stop(self) -> None:
         """Ends it, by its pid. Idempotent."""
         end_process(self.process)
+        self._ended.set()
 
     def _wait_until_it_listens(self) -> None:
         """That it does itself: another's listener at the port would take a connection too."""
         deadline = time.monotonic() + START_SECONDS
         while not listens_at(self.process, self.port):
             if self.process.poll() is not None:
-                raise EngineUnavailable(f"mooncake_master ended with {self.process.returncode}: {_tail(self._log)}")
+                why = f"; something else listens on {self.address}" if _listens(self.port) else ""
+                raise EngineUnavailable(
+                    f"mooncake_master ended with {self.process.returncode}{why}: {_tail(self._log)}"
+                )
             if time.monotonic() > deadline:
                 raise EngineUnavailable(f"mooncake_master does not listen on {self.address}: {_tail(self._log)}")
             time.sleep(0.02)
@@ -235,6 +245,35 @@ def _ends_with_this_process() -> list[str]:
     return [setpriv, "--pdeathsig", "TERM"] if setpriv else []
 
 
+def _started_to_stay(command: Sequence[str], log: IO[bytes], ended: threading.Event) -> subprocess.Popen[bytes]:
+    """Starts it from a thread that lives until it has ended: what is to end with its parent ends with the thread that started it."""
+
+    def start() -> subprocess.Popen[bytes]:
+        # A group of its own: Ctrl-C in a terminal must not end the master before the stores that close.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    made: concurrent.futures.Future[subprocess.Popen[bytes]] = concurrent.futures.Future()
+
+    def start_and_stay() -> None:
+        try:
+            made.set_result(start())
+        except BaseException as error:
+            made.set_exception(error)
+        else:
+            ended.wait()
+
+    threading.Thread(target=start_and_stay, name="mooncake_master", daemon=True).start()
+    return made.result()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
+
+
 def free_port(host: str = HOST) -> int:
     """A port that nothing listens on just now, at one address or, for "", at all of this machine's; none that a call gave before.
 
@@ -261,7 +300,7 @@ def _quiet() -> bool:
 def _tail(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").splitlines()
-    return " / ".join(lines[-_LOG_LINES:]) or "it wrote nothing"
+    return " / ".join(line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]) or "it wrote nothing"
 
 
 def _own(url: str) -> None:

@@ -24,7 +24,7 @@ DEFAULT_URL = "host://"
 #: Tries to attach to the host's daemon, which may end between two steps.
 ATTACH_TRIES = 3
 #: How long the interpreter's end waits for a store's running calls.
-EXIT_SECONDS = 2.0
+EXIT_SECONDS = 4.0
 #: How long `close` waits for a store's running calls.
 CLOSE_SECONDS = 10.0
 
@@ -146,7 +146,9 @@ class Store:
             not stored, the others are
         :raises TransferError: the engine refused some keys, or failed after the retries; the others are stored
         :raises FallbackError: with ``strict``, a value would need a registration of its own
-        :raises Timeout: which of the values are stored is then unknown
+        :raises Timeout: which of the values are stored is then unknown. Transfers that run go on, and read the values' own memory where it is not
+            copied first: leave the values as they are until ``stats()["abandoned_running_calls"]`` is 0 (dropping them is fine: the
+            store keeps what it still reads), or what is stored may be a mixture. The same after Ctrl-C and a cancelled ``aput``
         """
         return self._core.put(
             keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from mooncake_rig import require_mooncake
+from mooncake_rig import require_mooncake, wait_until
 
 from tensorlease import mooncake_cluster
-from tensorlease.errors import EngineUnavailable
+from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.mooncake_cluster import HOST, Master, free_port
 from tensorlease.processes import listens_at
 
@@ -48,8 +50,28 @@ def test_a_master_whose_port_was_taken_before_it_listened_is_started_at_others(
 
 
 def test_a_master_at_a_port_of_somebody_else_is_an_error(taken: int) -> None:
-    with pytest.raises(EngineUnavailable, match="mooncake_master ended with 1"):
+    with pytest.raises(
+        EngineUnavailable, match=f"mooncake_master ended with 1; something else listens on {HOST}:{taken}: "
+    ) as caught:
         Master(port=taken)
+    assert len(str(caught.value)) < 3000
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65536])
+def test_a_port_that_is_none_is_refused_at_once(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"port={port} is no port"):
+        Master(port=port)
+
+
+def test_a_master_outlives_the_thread_that_made_it() -> None:
+    before = threading.active_count()
+    with ThreadPoolExecutor(1) as threads:
+        master = threads.submit(Master).result()
+    with master:
+        time.sleep(0.5)
+        assert master.process.poll() is None
+        assert listens_at(master.process, master.port)
+    wait_until(lambda: threading.active_count() == before, "the thread that has kept it has ended")
 
 
 def test_no_port_is_given_twice() -> None:

@@ -244,6 +244,16 @@ def test_clear_removes_exactly_the_keys_of_the_namespace(
     plain.remove(others)
 
 
+def test_a_value_of_zero_bytes_takes_the_old_one_away(plain: tl.Store) -> None:
+    plain.put(["replaced", "kept"], [filled(ROW), filled(ROW)])
+    plain.put(["replaced", "never there"], [torch.empty(0), torch.empty(0)])
+    assert plain.contains(["replaced", "kept", "never there"]) == [False, True, False]
+    with pytest.raises(tl.KeyNotFound):
+        plain.get(["replaced"], [ROW], torch.float32)
+    assert plain.get(["replaced"], [(0,)], torch.float32)[0].shape == (0,)
+    plain.remove(["kept"])
+
+
 # ---- the store itself ------------------------------------------------------------------------------------------------------------
 
 

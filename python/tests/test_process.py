@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -39,6 +40,20 @@ def test_ctrl_c_ends_a_call_at_once(what: str) -> None:
     started = time.monotonic()
     store.close(timeout=0.2)
     assert time.monotonic() - started < 2.5
+
+
+def test_a_timeout_tells_how_long_its_caller_has_waited() -> None:
+    store = tl.open(HANGING, max_bytes="16MiB")
+    for call in (
+        lambda: store.put(["a"], [torch.zeros(4000)], timeout=0.4),
+        lambda: store.get_into(["a"], [torch.zeros(4000)], timeout=0.4),
+        lambda: store.wait(["a"], timeout=0.4),
+    ):
+        with pytest.raises(tl.Timeout) as caught:
+            call()
+        (waited,) = re.findall(r"within (\d+) ms", str(caught.value))
+        assert 400 <= int(waited) < 3000
+    store.close(timeout=0)
 
 
 def test_what_a_signal_handler_raises_reaches_the_caller() -> None:

@@ -228,7 +228,7 @@ fn callers_memory_never_changes_after_a_timeout() {
 
 #[test]
 fn what_is_staged_is_not_read_any_more_once_its_caller_has_given_up() {
-    const LEN: usize = 128 << 20;
+    const LEN: usize = 256 << 20;
     let sent = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&sent);
     let engine = Hooked::new(free_engine()).on_write(move |_, writes| {
@@ -239,7 +239,7 @@ fn what_is_staged_is_not_read_any_more_once_its_caller_has_given_up() {
         None
     });
     let rig = Rig::registering(Arc::new(engine), &budget(2 * LEN as u64));
-    for after_ms in [1, 3, 10] {
+    for after_ms in [1, 10, 30] {
         let (given, memory) = shared(Foreign::from_vec(vec![0xaa; LEN]));
         let begun = Instant::now();
         let interrupted = || Duration::from_millis(after_ms) < begun.elapsed();

@@ -73,6 +73,12 @@ impl Run<'_> {
 
     fn meddling_write(&self, engine: &dyn Engine, key: usize, shape: &Shape, number: u64) -> Result<(), String> {
         let value = Value::new(shape, number);
+        // A neighbour's values are its own: the program may put none that is so large.
+        let is_too_large = self
+            .program
+            .base
+            .host()
+            .is_some_and(|terms| terms.max_bytes < value.len());
         let memory = Foreign::from_vec(value.bytes.to_vec());
         let begun = self.model.begin(key, Some(value));
         let write = WriteOp {
@@ -91,8 +97,12 @@ impl Run<'_> {
                     _ => Outcome::Failed,
                 };
                 self.model.end(begun, outcome);
-                let no_room = matches!(fault.kind, FaultKind::Full | FaultKind::Refused);
-                if !(no_room && self.grounds.writes.contains(&fault.kind)) {
+                let has_no_room = match fault.kind {
+                    FaultKind::Full => self.grounds.writes.contains(&fault.kind),
+                    FaultKind::Refused => is_too_large,
+                    _ => false,
+                };
+                if !has_no_room {
                     return self.explain_meddling(&fault);
                 }
             }

@@ -135,8 +135,12 @@ impl Run<'_> {
         patience: Impatience,
     ) -> Result<(), String> {
         // Of a value of zero bytes that it could not describe the engine hears that the old one is to go.
+        let mut removed = HashSet::new();
         let begin = |(key, value): (&usize, Value)| {
             let value = (!self.is_unseen(value.len())).then_some(value);
+            if value.is_none() {
+                removed.insert(self.program.keys[*key].as_str());
+            }
             (*key, self.model.begin(*key, value))
         };
         let begun: Vec<(usize, Begun)> = keys.iter().zip(values).map(begin).collect();
@@ -148,7 +152,7 @@ impl Run<'_> {
         let (result, span) = self.timed(name, patience, |patience| self.store.put_by(items, route, patience));
         let (fate, explained) = match &result {
             Ok(()) => (Fate::Served(&[]), Ok(())),
-            Err(error) => self.judge_write(error, span, patience),
+            Err(error) => self.judge_write(error, &removed, span, patience),
         };
         self.settle(&begun, keys, &fate)?;
         explained
@@ -157,6 +161,7 @@ impl Run<'_> {
     fn judge_write<'a>(
         &self,
         error: &'a WriteError,
+        removed: &HashSet<&str>,
         span: Span,
         patience: Impatience,
     ) -> (Fate<'a>, Result<(), String>) {
@@ -166,7 +171,12 @@ impl Run<'_> {
             WriteError::Transfer { failures, .. } | WriteError::StoreFull { failures, .. } => {
                 let full = failures.iter().any(|failure| failure.kind == FaultKind::Full);
                 let named = full == matches!(error, WriteError::StoreFull { .. }) && !failures.is_empty();
-                let explained = explain_all(&self.grounds.writes, failures, closing);
+                let kinds = |failure: &KeyFailure| match removed.contains(failure.key.as_str()) {
+                    true => &self.grounds.removals,
+                    false => &self.grounds.writes,
+                };
+                let explain = |failure| Grounds::explain_failure(kinds(failure), failure, closing);
+                let explained = failures.iter().try_for_each(explain);
                 let misnamed = || Err(format!("{error:?} is not the error of its failures"));
                 (Fate::Served(failures), if named { explained } else { misnamed() })
             }
