@@ -96,12 +96,12 @@ def test_a_key_with_a_lone_surrogate_is_refused(store: tl.Store) -> None:
     refused(tl.ConfigError, lambda: store.put(["\ud800"], [1]), "surrogate", "\\ud800")
 
 
-@pytest.mark.parametrize("key", ["k" * 10_000, "ключ/鍵/🔑", "with\0nul", " ", "\n", "a/../b", "%s{}"], ids=ascii)
 def test_a_key_too_long_for_any_engine_is_refused(store: tl.Store) -> None:
     store.put(["é" * 20_000], [1])
     refused(tl.ConfigError, lambda: store.put(["é" * 20_000 + "k"], [1]), "40001 bytes", "at most 40000")
 
 
+@pytest.mark.parametrize("key", ["k" * 10_000, "ключ/鍵/🔑", "with\0nul", " ", "\n", "a/../b", "%s{}"], ids=ascii)
 def test_long_unicode_and_odd_keys_work(store: tl.Store, key: str) -> None:
     value = filled((3,))
     store.put([key, key + "x"], [value, "text"])
