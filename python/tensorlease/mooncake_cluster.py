@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from tensorlease.errors import ConfigError, EngineUnavailable
-from tensorlease.processes import end_process, listens_at
+from tensorlease.processes import end_process, listens_at, stop_process
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
@@ -184,13 +184,7 @@ class SegmentOwner:
 
     def pause(self) -> None:
         """SIGSTOP: its transfers hang. Returns once it has stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + STOP_SECONDS
-        # The state stands behind the name, which ends with the last bracket.
-        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            if time.monotonic() > deadline:
-                raise EngineUnavailable(f"process {self.process.pid} does not stop")
-            time.sleep(0.001)
+        stop_process(self.process, STOP_SECONDS)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -6,6 +6,9 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 END_SECONDS = 5.0
@@ -25,6 +28,26 @@ def end_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) ->
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def stop_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) -> None:
+    """SIGSTOP. Returns once each of its threads stands still; SIGCONT lets them go on.
+
+    :raises TimeoutError: one does not within so many seconds
+    """
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + seconds
+    while not all(state == "T" for state in _thread_states(process.pid)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {process.pid} does not stop")
+        time.sleep(0.001)
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            # The state stands behind the name, which ends with the last bracket.
+            yield (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def listens_at(process: subprocess.Popen[Any], port: int) -> bool:

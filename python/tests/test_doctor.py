@@ -32,6 +32,7 @@ from tensorlease.doctor.examination import examine
 from tensorlease.doctor.target import target
 from tensorlease.doctor.trials import Trial
 from tensorlease.mooncake_cluster import Master, SegmentOwner, free_port
+from tensorlease.processes import stop_process
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -175,7 +176,7 @@ def test_something_that_listens_and_is_silent_is_no_master_and_does_not_hold_up_
 def test_a_master_that_hangs_is_told_from_one_that_is_not_there() -> None:
     require_mooncake()
     with Master() as own:
-        own.process.send_signal(signal.SIGSTOP)
+        stop_process(own.process)
         try:
             fix = said_what_is_wrong(doctor(own.url()), "master", "Something listens", "no answer within 5 s")
         finally:

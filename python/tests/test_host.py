@@ -16,6 +16,7 @@ from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
 from tensorlease import host
+from tensorlease.processes import stop_process
 
 np = pytest.importorskip("numpy")
 
@@ -191,7 +192,7 @@ def test_a_killed_daemon_is_an_error_at_once_and_tensors_stay_readable(folder: P
 
 def test_a_stopped_daemon_holds_nobody_longer_than_its_timeout(daemon: Served, store: tl.Store) -> None:
     store.put(["a"], [1])
-    daemon.process.send_signal(signal.SIGSTOP)
+    stop_process(daemon.process)
     try:
         with pytest.raises(tl.Timeout):
             store.get(["a"], timeout=0.3)

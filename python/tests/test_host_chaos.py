@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from host_rig import Served, eventually, place, served
 
+from tensorlease.processes import stop_process
+
 pytest.importorskip("numpy")
 
 FULL = os.environ.get("TENSORLEASE_CHAOS") == "1"
@@ -96,7 +98,7 @@ def test_clients_are_killed_stopped_and_continued() -> None:
                 time.sleep(random_.random() * 0.1)
                 victim = random_.choice(these.running)
                 if random_.random() < 0.5:
-                    victim.send_signal(signal.SIGSTOP)
+                    stop_process(victim)
                     time.sleep(random_.random() * 0.1)
                     if random_.random() < 0.5:
                         victim.send_signal(signal.SIGCONT)

@@ -17,6 +17,7 @@ from host_rig import Served, eventually, place, served
 
 import tensorlease as tl
 from tensorlease import host
+from tensorlease.processes import stop_process
 
 SECONDS = 60
 
@@ -105,7 +106,7 @@ def test_a_daemon_that_cannot_have_its_memory_does_not_start_and_says_why(runtim
 
 @contextlib.contextmanager
 def stopped(daemon: Served) -> Iterator[None]:
-    daemon.process.send_signal(signal.SIGSTOP)
+    stop_process(daemon.process)
     try:
         yield
     finally:

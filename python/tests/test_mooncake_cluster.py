@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from mooncake_rig import require_mooncake, wait_until
@@ -14,7 +17,7 @@ from mooncake_rig import require_mooncake, wait_until
 from tensorlease import mooncake_cluster
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.mooncake_cluster import HOST, Master, free_port
-from tensorlease.processes import listens_at
+from tensorlease.processes import listens_at, stop_process
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -77,3 +80,22 @@ def test_a_master_outlives_the_thread_that_made_it() -> None:
 def test_no_port_is_given_twice() -> None:
     ports = [free_port() for _ in range(2_000)]
     assert len(set(ports)) == len(ports)
+
+
+def ran(pid: int) -> list[str]:
+    """How long each thread has run, in nanoseconds."""
+    threads = sorted(Path(f"/proc/{pid}/task").iterdir())
+    return [(thread / "schedstat").read_text().split()[0] for thread in threads]
+
+
+def test_a_process_that_was_stopped_has_stopped() -> None:
+    spinning = "import threading\nfor _ in range(8): threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()"
+    with subprocess.Popen([sys.executable, "-c", spinning]) as process:
+        try:
+            wait_until(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 8, "it has its threads")
+            stop_process(process)
+            before = ran(process.pid)
+            time.sleep(0.1)
+            assert ran(process.pid) == before
+        finally:
+            process.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from tensors import assert_same, filled
 
 import tensorlease as tl
 from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
+from tensorlease.processes import stop_process
 
 #: Large enough to be leased from the arena.
 ROW = (32768,)
@@ -89,9 +89,7 @@ def hang_up(listener: socket.socket) -> None:
 def hanging_master() -> Iterator[int]:
     """A real master that stands still."""
     with cluster() as master:
-        master.process.send_signal(signal.SIGSTOP)
-        # Says that it has stopped, once it has.
-        os.waitpid(master.process.pid, os.WUNTRACED)
+        stop_process(master.process)
         yield master.port
 
 
