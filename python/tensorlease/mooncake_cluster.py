@@ -84,7 +84,6 @@ class Master:
     ) -> None:
         if port is not None and not 1 <= port <= PORT_MAX:
             raise ConfigError(f"port={port} is no port; give 1 to {PORT_MAX}, or leave it out for a free one")
-        self._ended = threading.Event()
         disk = [f"-root_fs_dir={root_fs_dir}", "-cluster_id=tensorlease"] if root_fs_dir else []
         more = ["-rpc_thread_num=2", f"-default_kv_lease_ttl={lease_ttl_ms}", *disk, *arguments]
         for starts_left in reversed(range(STARTS_MAX)):
@@ -112,6 +111,7 @@ class Master:
             *more,
         ]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes it
+        self._ended = threading.Event()
         self.process = _started_to_stay(command, self._log, self._ended)
 
     @property
@@ -134,7 +134,7 @@ class Master:
         deadline = time.monotonic() + START_SECONDS
         while not listens_at(self.process, self.port):
             if self.process.poll() is not None:
-                why = f"; something else listens on {self.address}" if _listens(self.port) else ""
+                why = f"; something else listens on {self.address}" if listens((HOST, self.port)) else ""
                 raise EngineUnavailable(
                     f"mooncake_master ended with {self.process.returncode}{why}: {_tail(self._log)}"
                 )
@@ -262,8 +262,9 @@ def _started_to_stay(command: Sequence[str], log: IO[bytes], ended: threading.Ev
     return made.result()
 
 
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+def listens(address: tuple[str, int], seconds: float = 1.0) -> bool:
+    """Does anything take connections there?"""
+    with contextlib.suppress(OSError), socket.create_connection(address, timeout=seconds):
         return True
     return False
 
@@ -273,7 +274,8 @@ def free_port(host: str = HOST) -> int:
 
     Where it can, one that the kernel gives to no connection: it stays free until it is listened to.
     """
-    for port in [*random.sample(_QUIET_PORTS, len(_QUIET_PORTS) if _quiet() else 0), *itertools.repeat(0, 1000)]:
+    quiet = (random.choice(_QUIET_PORTS) for _ in range(1000 if _quiet() else 0))
+    for port in itertools.chain(quiet, itertools.repeat(0, 1000)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((host, port))
             free: int = probe.getsockname()[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from tensorlease.doctor import mooncake
 from tensorlease.doctor.examination import examine
 from tensorlease.doctor.target import target
 from tensorlease.doctor.trials import Trial
-from tensorlease.mooncake_cluster import Master, SegmentOwner, free_port
+from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port, listens
 from tensorlease.processes import stop_process
 
 pytestmark = pytest.mark.timeout(180)
@@ -147,7 +146,7 @@ def test_an_absent_master_is_found_and_the_advised_one_helps() -> None:
     command = [*shlex.split(fix), f"-metrics_port={free_port()}", "-rpc_address=127.0.0.1"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         try:
-            wait_until(lambda: listens(port), "the master listens")
+            wait_until(lambda: listens((HOST, port)), "the master listens")
             found = doctor(url)
         finally:
             started.terminate()
@@ -348,12 +347,6 @@ def test_a_trial_that_dies_takes_nobody_along_and_is_told() -> None:
     assert outcome.message == "exit status 1"
     assert "no such look" in outcome.stderr
     assert outcome.stderr in outcome.why
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as asking:
-        asking.settimeout(1)
-        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:

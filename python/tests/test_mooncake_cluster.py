@@ -66,12 +66,16 @@ def test_a_port_that_is_none_is_refused_at_once(port: int) -> None:
         Master(port=port)
 
 
-def test_a_master_outlives_the_thread_that_made_it() -> None:
+@pytest.mark.parametrize("lost", [0, 1], ids=["at once", "after a port was lost"])
+def test_a_master_outlives_the_thread_that_made_it(monkeypatch: pytest.MonkeyPatch, taken: int, lost: int) -> None:
+    ports = iter([*[taken] * lost, *(free_port() for _ in range(3))])
+    monkeypatch.setattr(mooncake_cluster, "free_port", lambda: next(ports))
     before = threading.active_count()
     with ThreadPoolExecutor(1) as threads:
         master = threads.submit(Master).result()
     with master:
         time.sleep(0.5)
+        assert threading.active_count() == before + 1, "the thread that started it stays"
         assert master.process.poll() is None
         assert listens_at(master.process, master.port)
     wait_until(lambda: threading.active_count() == before, "the thread that has kept it has ended")

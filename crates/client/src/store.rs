@@ -234,14 +234,7 @@ impl Store {
         let _entered = core.enter()?;
         self.check_keys(keys)?;
         let wait = patience.bounded(core.options.call_timeout);
-        let results = call_engine(core, self.full(keys), &wait, |engine, keys| engine.remove_batch(keys))?;
-        let (mut removed, mut failures) = (0, Vec::new());
-        for (key, result) in keys.iter().zip(results) {
-            match result {
-                Ok(there) => removed += u64::from(there),
-                Err(fault) => failures.push(KeyFailure::new(key, fault)),
-            }
-        }
+        let (removed, failures) = write::remove(core, &self.full(keys), &wait)?;
         if failures.is_empty() {
             return Ok(removed);
         }

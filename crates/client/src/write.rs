@@ -15,7 +15,7 @@ use crate::{
 };
 use execute::{Unwritten, WriteCall};
 use std::{collections::HashSet, sync::Arc, time::Duration};
-use tensorlease_engine::{Fault, FaultKind, Tag};
+use tensorlease_engine::{FaultKind, Tag};
 
 /// One object on its way.
 #[derive(Debug)]
@@ -115,7 +115,9 @@ pub(crate) fn put(
         objects.extend(later);
     }
     core.counters.written_keys.add(keys - failures.len() as u64);
-    failures.extend(remove_replaced(core, &unstored, &wait)?);
+    if !unstored.is_empty() {
+        failures.extend(remove(core, &unstored, &wait)?.1);
+    }
     if !failures.is_empty() {
         return Err(write_error(failures));
     }
@@ -151,16 +153,17 @@ fn room_pause(tries: u32) -> Duration {
     Duration::from_millis((1 << tries.min(5)).min(20))
 }
 
-/// Removes what the keys of values that the engine does not store held before. The keys where that failed.
-fn remove_replaced(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<KeyFailure>, CallError> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
+/// Removes keys, given with the namespace: how many were there, and those where it failed.
+pub(crate) fn remove(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<(u64, Vec<KeyFailure>), CallError> {
     let results = call_engine(core, keys.to_vec(), wait, |engine, keys| engine.remove_batch(keys))?;
-    let namespace = core.options.namespace.len();
-    let failed =
-        |(key, result): (&String, Result<bool, Fault>)| Some(KeyFailure::new(&key[namespace..], result.err()?));
-    Ok(keys.iter().zip(results).filter_map(failed).collect())
+    let (mut removed, mut failures) = (0, Vec::new());
+    for (key, result) in keys.iter().zip(results) {
+        match result {
+            Ok(there) => removed += u64::from(there),
+            Err(fault) => failures.push(KeyFailure::new(&key[core.options.namespace.len()..], fault)),
+        }
+    }
+    Ok((removed, failures))
 }
 
 /// The values of a put.

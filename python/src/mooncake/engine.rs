@@ -175,7 +175,8 @@ impl Mooncake {
             .iter()
             .map(|read| transfer(read.key, read.target.region()))
             .collect();
-        let _turn = self.turns.as_ref().map(|turns| turns.read(&transfers));
+        let bytes = transfers.iter().map(|transfer| transfer.len).sum();
+        let _turn = self.turn_of_read(transfers.len(), bytes);
         let started = Instant::now();
         let codes = match self.calls.get_into(&transfers) {
             Ok(codes) => codes,
@@ -263,8 +264,7 @@ impl Mooncake {
             offset: read.offset,
             len: region.len,
         };
-        let transfers = [transfer(read.key, region)];
-        let turn = self.turns.as_ref().map(|turns| turns.read(&transfers));
+        let turn = self.turn_of_read(1, region.len);
         let started = Instant::now();
         let result = self.calls.get_range(&range);
         drop(turn);
@@ -304,9 +304,13 @@ impl Mooncake {
         }
     }
 
-    /// Waits for the turn of a write over TCP.
-    pub(super) fn turn_of_write(&self, transfers: &[Transfer<'_>]) -> Option<Turn<'_>> {
-        self.turns.as_ref().map(|turns| turns.write(transfers))
+    /// Waits for the turn of a call over TCP.
+    fn turn_of_read(&self, objects: usize, bytes: usize) -> Option<Turn<'_>> {
+        self.turns.as_ref().map(|turns| turns.read(objects, bytes))
+    }
+
+    pub(super) fn turn_of_write(&self, objects: usize, bytes: usize) -> Option<Turn<'_>> {
+        self.turns.as_ref().map(|turns| turns.write(objects, bytes))
     }
 }
 

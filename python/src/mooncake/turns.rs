@@ -1,5 +1,4 @@
 //! Few calls at a time where more would be in each other's way.
-use super::calls::Transfer;
 use std::{num::NonZero, thread, time::Duration};
 use tensorlease_engine::{Turn, Turns};
 
@@ -36,18 +35,18 @@ impl TurnsOverTcp {
         }
     }
 
-    /// Waits for the turn of a read.
-    pub(super) fn read(&self, transfers: &[Transfer<'_>]) -> Turn<'_> {
-        if are_large(transfers) {
+    /// Waits for the turn of a read of so many objects and bytes.
+    pub(super) fn read(&self, objects: usize, bytes: usize) -> Turn<'_> {
+        if are_large(objects, bytes) {
             self.large_reads.take()
         } else {
             self.small_reads.take()
         }
     }
 
-    /// Waits for the turn of a write.
-    pub(super) fn write(&self, transfers: &[Transfer<'_>]) -> Turn<'_> {
-        if are_large(transfers) {
+    /// Waits for the turn of a write of so many objects and bytes.
+    pub(super) fn write(&self, objects: usize, bytes: usize) -> Turn<'_> {
+        if are_large(objects, bytes) {
             self.large_writes.take()
         } else {
             self.small_writes.take()
@@ -55,7 +54,6 @@ impl TurnsOverTcp {
     }
 }
 
-fn are_large(transfers: &[Transfer<'_>]) -> bool {
-    let bytes: usize = transfers.iter().map(|transfer| transfer.len).sum();
-    LARGE_BYTES_MIN <= bytes / transfers.len().max(1)
+fn are_large(objects: usize, bytes: usize) -> bool {
+    LARGE_BYTES_MIN <= bytes / objects.max(1)
 }

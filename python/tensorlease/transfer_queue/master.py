@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
-from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port
+from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens
+from tensorlease.processes import listens_at
 from tensorlease.transfer_queue.own_process import OwnProcess
 
 START_SECONDS = 30.0
@@ -47,9 +48,7 @@ class Address(NamedTuple):
 
     def listens(self) -> bool:
         """Does anything take connections there?"""
-        with contextlib.suppress(OSError), socket.create_connection(self, timeout=ANSWER_SECONDS):
-            return True
-        return False
+        return listens(self, ANSWER_SECONDS)
 
 
 _started: dict[Address, OwnProcess] = {}
@@ -118,7 +117,7 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
 def _wait_until_ready(master: OwnProcess, address: Address, metadata: Address | None) -> None:
     """That it answers itself: another's may have been faster."""
     master.wait_until(
-        lambda: _ready(address, metadata) and master.listens_at(address.port), START_SECONDS, "does not answer"
+        lambda: _ready(address, metadata) and listens_at(master.process, address.port), START_SECONDS, "does not answer"
     )
 
 

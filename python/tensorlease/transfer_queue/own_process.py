@@ -13,7 +13,7 @@ from typing import IO
 
 from tensorlease.errors import ConfigError
 from tensorlease.mooncake_cluster import INSTALL, master_binary
-from tensorlease.processes import end_process, listens_at
+from tensorlease.processes import end_process
 
 PAUSE_SECONDS = 0.05
 #: Characters of a log's end that an error shows.
@@ -63,10 +63,6 @@ class OwnProcess:
             if time.monotonic() > until:
                 raise RuntimeError(f"{self._program} {what} within {seconds:g} s; {self.log_tail()}")
             time.sleep(PAUSE_SECONDS)
-
-    def listens_at(self, port: int) -> bool:
-        """Is it this process that takes connections at the port?"""
-        return listens_at(self.process, port)
 
     def log_tail(self) -> str:
         """Where its log is, and how that ends."""

@@ -19,7 +19,7 @@ require_transfer_queue()
 
 from omegaconf import OmegaConf
 
-from tensorlease.mooncake_cluster import HOST, free_port
+from tensorlease.mooncake_cluster import HOST, free_port, listens
 from tensorlease.transfer_queue import initialize_mooncake_storage
 from tensorlease.transfer_queue import master as master_module
 
@@ -28,9 +28,7 @@ pytestmark = pytest.mark.timeout(180)
 
 def answers(port: int) -> bool:
     """Does anything listen there?"""
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-        return True
-    return False
+    return listens((HOST, port))
 
 
 def configuration(master: str, metadata: str = "P2PHANDSHAKE", **settings: Any) -> Any:
@@ -188,13 +186,14 @@ def test_of_two_processes_that_start_a_master_at_once_one_does_and_the_other_kno
     port = free_port()
     code = f"""
 import os, time
+from tensorlease.processes import listens_at
 from tensorlease.transfer_queue import master
 from tensorlease.transfer_queue.bootstrap import master_arguments
 address = master.Address("127.0.0.1", {port})
 ends, begins = os.pipe(), os.pipe()
 def start():
     own = master.start(address, None, master_arguments(address, None, {{}}))
-    return own is not None and own.listens_at({port})
+    return own is not None and listens_at(own.process, {port})
 child = os.fork()
 if child == 0:
     os.read(begins[0], 1)

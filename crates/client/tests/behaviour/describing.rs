@@ -1,7 +1,7 @@
 //! Reads that leave shape and dtype to the engine.
 
 use crate::support::{
-    Claims, Hooked, MIB, Rig, assert_idle, budget, bytes_spec, every_engine, free_engine, pattern, spec, stat,
+    Hooked, MIB, Rig, assert_idle, budget, bytes_spec, every_engine, free_engine, pattern, spec, stat,
 };
 use std::sync::Arc;
 use tensorlease::{
@@ -173,11 +173,7 @@ fn an_object_of_another_client_says_that_its_tag_cannot_be_read() {
 
 #[test]
 fn an_engine_that_knows_no_types_says_what_to_pass() {
-    let claims = Claims {
-        describes_not: true,
-        ..Claims::default()
-    };
-    let rig = Rig::claiming(free_engine(), claims, &budget(16 * MIB));
+    let rig = Rig::describing_nothing(free_engine(), &budget(16 * MIB));
     rig.fill(&[5]);
     assert!(!rig.store.describes());
     let error = get(&rig, vec![described("k0")]).unwrap_err();

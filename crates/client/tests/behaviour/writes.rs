@@ -182,11 +182,7 @@ fn an_existing_object_is_replaced_whatever_its_size() {
 
 #[test]
 fn a_value_of_zero_bytes_takes_the_place_of_another_where_it_is_not_stored_itself() {
-    let claims = Claims {
-        describes_not: true,
-        ..Claims::default()
-    };
-    let rig = Rig::claiming(free_engine(), claims, &budget(16 * MIB));
+    let rig = Rig::describing_nothing(free_engine(), &budget(16 * MIB));
     let keys = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
     let filled = |key: &String| PutItem::tensor(key.as_str(), bytes_spec(100), pattern(1, 100));
     rig.store

@@ -28,6 +28,15 @@ impl Rig {
         Self::claiming(engine, Claims::registering(), options)
     }
 
+    /// A store over `engine`, which does not tell what it holds.
+    pub(crate) fn describing_nothing(engine: Arc<dyn Engine>, options: &Options) -> Self {
+        let claims = Claims {
+            describes_not: true,
+            ..Claims::default()
+        };
+        Self::claiming(engine, claims, options)
+    }
+
     /// A store over `engine` with these claims.
     pub(crate) fn claiming(engine: Arc<dyn Engine>, claims: Claims, options: &Options) -> Self {
         let checking = Arc::new(Checking::new(engine, claims));
