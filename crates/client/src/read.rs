@@ -22,12 +22,15 @@ use crate::{
     patience::Wait,
 };
 use job::Job;
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tensorlease_engine::FaultKind;
+use tensorlease_memory::View;
 
-/// An object that is replaced between "what is it" and "give it to me" is asked again this often: a writer that does nothing else was seen to win
-/// four times in a row in one read of two hundred.
-const DESCRIBE_TRIES_MAX: u32 = 32;
+/// A read in ranges that met a replace starts over this often.
+const RANGES_TRIES_MAX: u32 = 32;
 
 /// One read, whole.
 pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
@@ -38,22 +41,44 @@ pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>
     if !describe::needed(&request) {
         return as_asked(core, request, &wait);
     }
+    describe::refuse_destinations(&request)?;
+    if core.engine.views().is_some() {
+        return held(core, request, &wait);
+    }
+    as_described(core, &request, &wait)
+}
+
+/// What it is and its bytes come of the same objects, which the engine holds until they are copied.
+fn held(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
+    let (request, objects) = view::held(core, request, wait)?;
+    match attempt(core, request, Some(objects), wait)? {
+        Attempt::Read(output) => Ok(output),
+        Attempt::Replaced(failures) => Err(read_error(failures)),
+    }
+}
+
+/// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take: a writer that
+/// does nothing else wins often, and not always.
+fn as_described(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
     let mut tries = 0;
     loop {
-        tries += 1;
-        let described = describe::request(core, &request, &wait)?;
-        match attempt(core, described, &wait) {
-            Ok(Attempt::Replaced(_)) if tries < DESCRIBE_TRIES_MAX => {}
-            Ok(Attempt::Replaced(failures)) => return Err(read_error(failures)),
+        let described = describe::request(core, request, wait)?;
+        let replaced = match attempt(core, described, None, wait) {
             Ok(Attempt::Read(output)) => return Ok(output),
-            Err(ReadError::SizeMismatch { failures, message }) => {
-                let replaced = failures.iter().all(|failure| failure.kind == FaultKind::Mismatch);
-                if !replaced || DESCRIBE_TRIES_MAX <= tries || !request.into.is_empty() {
-                    return Err(ReadError::SizeMismatch { failures, message });
-                }
+            Ok(Attempt::Replaced(failures)) => read_error(failures),
+            Err(ReadError::SizeMismatch { failures, message })
+                if failures.iter().all(|failure| failure.kind == FaultKind::Mismatch) =>
+            {
+                ReadError::SizeMismatch { failures, message }
             }
             Err(error) => return Err(error),
+        };
+        match wait.sleep(Duration::from_micros(50 << tries)) {
+            // That it never stood still says more than that the time is over.
+            Err(CallError::Timeout { .. }) => return Err(replaced),
+            slept => slept?,
         }
+        tries = (tries + 1).min(8);
     }
 }
 
@@ -64,8 +89,8 @@ fn as_asked(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<R
     loop {
         tries += 1;
         let again =
-            (tries < DESCRIBE_TRIES_MAX && request.into.is_empty() && core.may_cut(&request)).then(|| request.again());
-        match (attempt(core, request, wait)?, again) {
+            (tries < RANGES_TRIES_MAX && request.into.is_empty() && core.may_cut(&request)).then(|| request.again());
+        match (attempt(core, request, None, wait)?, again) {
             (Attempt::Read(output), _) => return Ok(output),
             (Attempt::Replaced(_), Some(again)) => request = again,
             (Attempt::Replaced(failures), None) => return Err(read_error(failures)),
@@ -80,9 +105,14 @@ enum Attempt {
     Replaced(Vec<KeyFailure>),
 }
 
-fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Attempt, ReadError> {
+fn attempt(
+    core: &Arc<Core>,
+    request: ReadRequest,
+    held: Option<Vec<Option<View>>>,
+    wait: &Wait<'_>,
+) -> Result<Attempt, ReadError> {
     let start = Instant::now();
-    let mut job = Job::new(core, request, wait)?;
+    let mut job = Job::new(core, request, held, wait)?;
     let planned = job.land();
     core.stages.plan.add(start.elapsed());
     planned.map_err(|error| job.explain(error, wait))?;
@@ -155,11 +185,11 @@ impl Core {
 }
 
 /// 5 ms, 20 ms, 80 ms, ... at most 1 s, each between half and whole, so that clients that failed together don't return together.
-pub(crate) fn backoff(tries: u32) -> std::time::Duration {
+pub(crate) fn backoff(tries: u32) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let whole = (5_u64 << (2 * tries).min(8)).min(1000);
     let jitter = RandomState::new().hash_one(tries) % (whole / 2 + 1);
-    std::time::Duration::from_millis(whole - jitter)
+    Duration::from_millis(whole - jitter)
 }
 
 /// Every failure of one call is about an argument.

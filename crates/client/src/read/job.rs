@@ -18,7 +18,7 @@ use crate::{
 use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 use tensorlease_arena::plan::{fold_duplicates, split_ranges};
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::{Foreign, Landing};
+use tensorlease_memory::{Foreign, Landing, View};
 
 pub(crate) use ranges::cuts_at_multiples;
 
@@ -109,14 +109,21 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Checks the keys of `request` and lays out its units. Values of zero bytes are set aside here.
-    pub(super) fn new(core: &'a Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Self, ReadError> {
+    /// `held`: the objects themselves, one for each item, where the engine holds them for this read.
+    pub(super) fn new(
+        core: &'a Arc<Core>,
+        request: ReadRequest,
+        held: Option<Vec<Option<View>>>,
+        wait: &Wait<'_>,
+    ) -> Result<Self, ReadError> {
         let namespace = &core.options.namespace;
         let (keys, items): (Vec<String>, Vec<Item>) = request
             .items
             .into_iter()
             .map(|item| (namespaced(namespace, item.key), expected(item.expected)))
             .unzip();
-        let items = Items::new(keys, items, namespace.len(), core.capabilities.describes);
+        let mut items = Items::new(keys, items, namespace.len(), core.capabilities.describes);
+        items.held = held;
         check_empty_values(core, &items, wait)?;
         let first_use = duplicates(core, &items)?;
         let units = lay_out(&items, &request.batches);
@@ -488,7 +495,7 @@ fn expected(expected: Expected) -> Item {
 /// for each, and a missing or different one shows; elsewhere they are remade from their spec alone.
 fn check_empty_values(core: &Arc<Core>, items: &Items, wait: &Wait<'_>) -> Result<(), ReadError> {
     let empty: Vec<usize> = (0..items.len()).filter(|item| items.items[*item].len == 0).collect();
-    if empty.is_empty() || !items.tagged {
+    if empty.is_empty() || !items.tagged || items.held.is_some() {
         return Ok(());
     }
     check_described(core, items, &empty, wait)

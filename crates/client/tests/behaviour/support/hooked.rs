@@ -4,14 +4,16 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use tensorlease::engine::{Capabilities, CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, WriteOp};
+use tensorlease::engine::{
+    Capabilities, CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, Viewed, Views, WriteOp,
+};
 use tensorlease_memory::{Region, SlabSource};
 
 /// Answers a read in place of the engine, or lets it through. Gets the number of the call, from 1.
 type OnRead = dyn Fn(u64, &[ReadOp<'_>]) -> Option<Vec<Result<u64, Fault>>> + Send + Sync;
 /// Answers a registration in place of the engine, or lets it through.
 type OnRegister = dyn Fn(Region) -> Option<RegisterError> + Send + Sync;
-/// Runs after a description, on the inner engine. Gets the number of the call, from 1.
+/// Runs after a description, or a view, on the inner engine. Gets the number of the call, from 1.
 type AfterDescribe = dyn Fn(u64, &dyn Engine) + Send + Sync;
 /// Answers a write in place of the engine, or lets it through. Gets the number of the call, from 1.
 type OnWrite = dyn Fn(u64, &[WriteOp<'_>]) -> Option<Vec<Result<(), Fault>>> + Send + Sync;
@@ -102,6 +104,23 @@ impl Hooked {
     }
 }
 
+impl Hooked {
+    fn described(&self) {
+        let call = self.descriptions.fetch_add(1, Relaxed) + 1;
+        if let Some(hook) = &self.after_describe {
+            hook(call, &*self.inner);
+        }
+    }
+}
+
+impl Views for Hooked {
+    fn view_batch(&self, keys: &[&str]) -> Vec<Result<Viewed, Fault>> {
+        let viewed = self.inner.views().map(|views| views.view_batch(keys));
+        self.described();
+        viewed.unwrap_or_default()
+    }
+}
+
 impl Engine for Hooked {
     tensorlease_engine::forward!(
         unregister,
@@ -137,12 +156,13 @@ impl Engine for Hooked {
     }
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        let call = self.descriptions.fetch_add(1, Relaxed) + 1;
         let described = self.inner.describe_batch(keys);
-        if let Some(hook) = &self.after_describe {
-            hook(call, &*self.inner);
-        }
+        self.described();
         described
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        self.inner.views().is_some().then_some(self)
     }
 
     fn slabs(&self) -> Option<Arc<dyn SlabSource>> {
