@@ -75,9 +75,12 @@ impl EngineCall for WriteCall {
 
 /// The engine may still read the memory: it stays alive until the engine is closed, and the key has failed.
 fn keep_if_still_read(core: &Core, object: &mut Object, result: &Result<(), Fault>) {
-    if !matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite) {
-        return;
+    if is_late(result) {
+        quarantine(core, object);
     }
+}
+
+fn quarantine(core: &Core, object: &mut Object) {
     for segment in object.segments.drain(..) {
         match segment {
             Segment::Foreign(foreign) | Segment::Leased(foreign) => core.quarantine(Landing::Foreign(foreign)),
@@ -241,14 +244,45 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
             return vec![Err(fault); objects.len()];
         }
     }
-    let results = from_where_they_lie(core, objects, &regions);
-    if !results
+    let mut results = from_where_they_lie(core, objects, &regions);
+    let kept: Vec<Region> = regions
         .iter()
-        .any(|result| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite))
-    {
-        pieces.iter().for_each(|piece| core.unregister(*piece));
-    }
+        .copied()
+        .filter(|region| is_read_on(*region, objects, &results))
+        .collect();
+    regions
+        .iter()
+        .filter(|region| !kept.contains(region))
+        .flat_map(|region| core.registration_pieces(*region))
+        .for_each(|piece| core.unregister(piece));
+    keep_what_stays_registered(core, objects, &mut results, &kept);
     results
+}
+
+/// Does a key whose write may still run have memory there?
+fn is_read_on(region: Region, objects: &[Object], results: &[Result<(), Fault>]) -> bool {
+    let late = objects.iter().zip(results).filter(|(_, result)| is_late(result));
+    late.flat_map(|(object, _)| sources(object))
+        .any(|source| region.contains(source.region()))
+}
+
+fn is_late(result: &Result<(), Fault>) -> bool {
+    matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite)
+}
+
+/// A registration that stays holds the memory of every object in it, whatever became of its own write: none of it may be freed, registered again or
+/// be another try's source.
+fn keep_what_stays_registered(core: &Core, objects: &mut [Object], results: &mut [Result<(), Fault>], kept: &[Region]) {
+    for (object, result) in objects.iter_mut().zip(results) {
+        let stays = |region: Region| kept.iter().any(|kept| kept.contains(region));
+        if kept.is_empty() || !sources(object).any(|source| stays(source.region())) {
+            continue;
+        }
+        match result {
+            Ok(()) => quarantine(core, object),
+            Err(fault) => fault.kind = FaultKind::MayStillWrite,
+        }
+    }
 }
 
 /// Regions that touch or overlap become one: no page can be registered twice.
