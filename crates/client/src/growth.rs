@@ -181,14 +181,9 @@ impl Core {
             len: source.len(),
         };
         let piece = self.registration_piece_bytes();
-        let several = |known: &Region| piece < known.len as u64 && known.contains(region);
-        let of_this_call = own.iter().copied().find(several);
-        let slab = || {
-            lock(&self.registered)
-                .iter()
-                .map(|(addr, len)| Region { addr: *addr, len: *len })
-                .find(several)
-        };
+        let several = |known: &Region| piece < known.len as u64;
+        let of_this_call = own.iter().copied().find(|own| several(own) && own.contains(region));
+        let slab = || self.slab_of(region).filter(several);
         let Some(Region { addr, .. }) = of_this_call.or_else(slab).filter(|_| 0 < region.len) else {
             return vec![source];
         };
@@ -197,6 +192,13 @@ impl Core {
             .into_iter()
             .map(|cut| source.slice(position(cut.start)..position(cut.end)))
             .collect()
+    }
+
+    /// The slab, registered with the engine, in which this memory lies.
+    pub(crate) fn slab_of(&self, region: Region) -> Option<Region> {
+        let slabs = lock(&self.registered);
+        let mut slabs = slabs.iter().map(|(addr, len)| Region { addr: *addr, len: *len });
+        slabs.find(|slab| slab.contains(region))
     }
 
     pub(crate) fn registration_pieces(&self, region: Region) -> impl Iterator<Item = Region> + use<> {

@@ -41,6 +41,7 @@ mod lease;
 mod slab;
 
 mod leased_blocks;
+mod parts;
 mod pool;
 mod region_set;
 mod return_list;
@@ -63,6 +64,7 @@ pub use heap::HeapBytes;
 pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
 pub use mapping::{MapError, Mapping, MappingKind};
+pub use parts::lay_out;
 pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
 pub use region_set::RegionSet;
 pub use return_list::ReturnList;

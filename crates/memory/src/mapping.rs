@@ -233,6 +233,24 @@ impl Mapping {
         self.base.as_ptr()
     }
 
+    /// Cuts off what lies from `at` on, as a mapping of its own. Panics where no page begins at `at` inside of it, and with a memory file, which is
+    /// one.
+    pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        assert!(
+            0 < at && at < self.len && at.is_multiple_of(limits::page_bytes()) && self.memfd.is_none(),
+            "a mapping of {} bytes is not cut at {at}",
+            self.len
+        );
+        let rest = Self {
+            base: NonNull::new(self.base.as_ptr().wrapping_add(at)).expect("memory does not lie at address 0"),
+            len: self.len - at,
+            memfd: None,
+            excluded: self.excluded.clone(),
+        };
+        self.len = at;
+        rest
+    }
+
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -267,10 +285,15 @@ impl Drop for Mapping {
         }
         // Whoever gets these addresses next must find them usable.
         poison::allow(self.region());
-        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else: by this process, or by an ancestor that passes it on to
-        // its children. All spans borrowed self, and leases keep the mapping alive through their slab (rule 3).
+        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else, for `split_off` leaves each byte to one mapping: by this
+        // process, or by an ancestor that passes it on to its children. All spans borrowed self, and leases keep the mapping alive through their slab
+        // (rule 3).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "a whole mapping can always be unmapped: {unmapped:?}");
+        if unmapped.is_err() {
+            // A part between two others can't be unmapped where the process has as many mappings as it may: its pages go all the same.
+            // SAFETY: nothing uses the bytes any more, as above.
+            let _kept = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+        }
     }
 }
 
@@ -356,6 +379,22 @@ mod tests {
         }
         let odd = Mapping::of_sealed(passed(&short), 1);
         assert!(matches!(odd, Err(MapError::Map { .. })), "{odd:?}");
+    }
+
+    #[test]
+    fn what_is_cut_off_is_a_mapping_of_its_own() {
+        let page = limits::page_bytes();
+        let mut first = Mapping::new(MappingKind::Anonymous, 3 * page).unwrap();
+        crate::copy(
+            (&[9_u8; 5][..]).into(),
+            &first.target(page..page + 5),
+            crate::CopyMode::Cached,
+        );
+        let rest = first.split_off(page);
+        assert_eq!((first.len(), rest.len()), (page, 2 * page));
+        assert_eq!(rest.region().addr, first.region().end());
+        drop(first);
+        assert_eq!(rest.source(0..5).to_vec(), [9; 5], "it stays when the other goes");
     }
 
     #[test]

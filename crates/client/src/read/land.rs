@@ -8,7 +8,7 @@ use tensorlease_arena::{
     plan::{GroupLimits, cut_groups, dtype_regions},
 };
 use tensorlease_engine::Staging;
-use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, MappingKind};
+use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, MappingKind, lay_out, limits::page_bytes};
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
@@ -18,7 +18,7 @@ const MAPPED_BYTES_MIN: u64 = 16 << 10;
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Largest item of any dtype.
 const ITEM_BYTES_MAX: u64 = 16;
-/// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
+/// Fresh memory for copies is mapped in pieces of this size: what a transfer that ends late takes out of use is no more than that.
 const FRESH_BYTES: u64 = 64 << 20;
 
 impl Job<'_> {
@@ -125,11 +125,6 @@ impl Job<'_> {
 
     /// Requirement B12: the caller's memory is written by a copy after the transfer, unless it asked otherwise.
     fn land_in_callers_memory(&mut self, units: &[u32]) {
-        let how = match (self.direct, self.core.registers()) {
-            (false, _) => How::Staged,
-            (true, true) => How::Registered,
-            (true, false) => How::Direct,
-        };
         for unit in units {
             // What no loan holds, and can't be cut for several, goes through the bounce reserve.
             let whole = !self.core.capabilities.ranges && self.core.lends().is_some();
@@ -140,6 +135,12 @@ impl Job<'_> {
             let foreign = self.into[item]
                 .take()
                 .expect("a destination is placed once: it is never quarantined and read again");
+            let how = match self.direct {
+                false => How::Staged,
+                // What lies in the arena is registered already, and no memory is registered twice.
+                true if self.core.registers() && !self.core.arena.contains(foreign.region()) => How::Registered,
+                true => How::Direct,
+            };
             self.put(*unit, Landing::Foreign(foreign), how, false);
         }
     }
@@ -273,15 +274,14 @@ impl Job<'_> {
     /// Units back to back in one fresh mapping per group.
     fn land_in_mappings(&mut self, units: &[u32], how: How, limits: GroupLimits) -> Result<(), ReadError> {
         let lens: Vec<u64> = units.iter().map(|unit| self.room(*unit)).collect();
-        for group in cut_groups(&lens, limits) {
-            let bytes: u64 = lens[group.clone()].iter().sum();
-            let mapping = Mapping::new(MappingKind::Anonymous, super::ground::index(bytes))
-                .map_err(|error| self.core.no_memory(bytes, &error))?;
+        for group in cut_groups(&lens, unpadded(limits)) {
+            let of_group: Vec<usize> = lens[group.clone()].iter().copied().map(super::ground::index).collect();
+            let (starts, bytes) = lay_out(&of_group);
+            let mapping = Mapping::new(MappingKind::Anonymous, bytes)
+                .map_err(|error| self.core.no_memory(bytes as u64, &error))?;
             let shared = SharedLanding::new(self.core, Landing::Fresh(mapping));
-            let mut base = 0;
-            for index in group {
-                self.put_on_shared(units[index], &shared, base, how, false);
-                base += lens[index];
+            for (index, start) in iter::zip(group, starts) {
+                self.put_on_shared(units[index], &shared, start as u64, how, false);
             }
         }
         Ok(())
@@ -313,6 +313,18 @@ impl Job<'_> {
 
     fn dtype_code(&self, unit: u32) -> u32 {
         self.items.dtype_code(self.units[unit as usize].first_item() as usize)
+    }
+}
+
+/// What is left for values where their layout adds up to a page to every 2 MiB.
+fn unpadded(limits: GroupLimits) -> GroupLimits {
+    let pages = limits.bytes_max.div_ceil(2 << 20);
+    GroupLimits {
+        bytes_max: limits
+            .bytes_max
+            .saturating_sub(pages.saturating_mul(page_bytes() as u64))
+            .max(1),
+        ..limits
     }
 }
 

@@ -1,19 +1,25 @@
 //! On a host everything lies in one arena: what one client has no use for is room for all.
 
-use crate::support::{MIB, bytes_spec, eventually, pattern, stat, tensor_item};
-use std::path::Path;
+use crate::{
+    deliveries::read_into_the_arena,
+    support::{Checking, Claims, MIB, bytes_spec, eventually, free_engine, pattern, stat, tensor_item},
+};
+use std::{path::Path, sync::Arc, time::Duration};
 use tensorlease::{Delivery, Options, Patience, PutItem, ReadOutput, ReadRequest, Store, WriteError};
-use tensorlease_host::{Daemon, DaemonOptions, SocketPath};
+use tensorlease_host::{Behind, Daemon, DaemonOptions, SocketPath};
 
 const CAPACITY: u64 = 16 * MIB;
 
-fn daemon(folder: &Path) -> Daemon {
-    let options = DaemonOptions {
+fn options(folder: &Path) -> DaemonOptions {
+    DaemonOptions {
         socket: SocketPath::new(folder.join("host.sock")).unwrap(),
         max_bytes: CAPACITY,
         idle_end: None,
-    };
-    Daemon::start(options).unwrap()
+    }
+}
+
+fn daemon(folder: &Path) -> Daemon {
+    Daemon::start(options(folder)).unwrap()
 }
 
 fn client(daemon: &Daemon) -> Store {
@@ -67,4 +73,24 @@ fn what_an_idle_client_has_dropped_becomes_room_for_the_others() {
     drop(read);
     eventually("the idle client's memory to come back", || daemon.held_bytes() == 0);
     put(&busy, "b", 13 * MIB).unwrap();
+}
+
+#[test]
+fn behind_a_host_what_lies_in_the_arena_is_read_into_directly() {
+    let folder = tempfile::tempdir().unwrap();
+    let behind = Behind {
+        engine: Arc::new(Checking::new(free_engine(), Claims::registering())),
+        quarantine_bytes: MIB,
+        close_timeout: Duration::from_secs(5),
+    };
+    let daemon = Daemon::start_before(options(folder.path()), behind).unwrap();
+    let store = client(&daemon);
+    let values: Vec<Vec<u8>> = [1, 70_000, 2 * MIB].iter().map(|len| pattern(*len, *len)).collect();
+    let items = values
+        .iter()
+        .enumerate()
+        .map(|(at, value)| PutItem::tensor(format!("k{at}"), bytes_spec(value.len() as u64), value.clone()));
+    store.put(items.collect(), Patience::default()).unwrap();
+    read_into_the_arena(&store, &values);
+    assert_eq!(stat(&store, "register_calls_per_read"), 0);
 }
