@@ -25,7 +25,11 @@ np = pytest.importorskip("numpy")
 MIB = 1 << 20
 SEGMENT_BYTES = 64 * MIB
 #: Checks that need an empty store of a known size: a daemon of their own, with a segment.
-OF_A_FULL_STORE = {"a_full_store_keeps_working", "a_replace_that_does_not_fit_keeps_the_old_object"}
+OF_A_FULL_STORE = {
+    "a_full_store_keeps_working",
+    "a_replace_that_does_not_fit_keeps_the_old_object",
+    "replaces_by_another_size_give_the_memory_back",
+}
 OTHERS = [check for check in conformance_checks() if check not in OF_A_FULL_STORE]
 
 

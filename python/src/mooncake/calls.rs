@@ -1,10 +1,14 @@
 //! Batched calls on Mooncake's Python object: lists in, a code per key out.
-use super::connect::Connected;
+use super::{
+    codes::{Way, fault},
+    connect::Connected,
+};
 use pyo3::{
     intern,
     prelude::*,
     types::{PyDict, PyList, PyString, PyTuple},
 };
+use std::time::Duration;
 use tensorlease::engine::{Fault, FaultKind};
 
 /// One key and where its bytes are: an address and a length.
@@ -85,21 +89,45 @@ impl Calls {
     /// Where the object lies, and its size; `None`: there is none. A read of ranges compares it before and after: Mooncake checks its read
     /// lease only where whole objects are read.
     pub(super) fn placement(&self, key: &str) -> Result<Option<Placement>, Fault> {
+        Ok(self.placements(&[key])?.pop().flatten())
+    }
+
+    fn placements(&self, keys: &[&str]) -> Result<Vec<Option<Placement>>, Fault> {
         attached(|py| {
-            let found = self
-                .connected
-                .store
-                .bind(py)
-                .call_method1("batch_get_replica_desc", (vec![key],))?;
-            let Ok(replicas) = found.get_item(key) else {
-                return Ok(None);
+            let keys = PyList::new(py, keys)?;
+            let store = self.connected.store.bind(py);
+            let found = store.call_method1(intern!(py, "batch_get_replica_desc"), (&keys,))?;
+            let found = found.cast::<PyDict>()?;
+            let placement = |key: Bound<'_, PyAny>| -> PyResult<Option<Placement>> {
+                let Some(replicas) = found.get_item(key)? else {
+                    return Ok(None);
+                };
+                let replicas = replicas.try_iter()?.map(|replica| replica_of(&replica?));
+                let replicas: Vec<Replica> = replicas.collect::<PyResult<_>>()?;
+                Ok((!replicas.is_empty()).then_some(Placement { replicas }))
             };
-            let replicas: Vec<Replica> = replicas
-                .try_iter()?
-                .map(|replica| replica_of(&replica?))
-                .collect::<PyResult<_>>()?;
-            Ok((!replicas.is_empty()).then_some(Placement { replicas }))
+            keys.iter().map(placement).collect()
         })
+    }
+
+    /// Size of the object that each key has now, 0 where only its owner knows it. Mooncake writes a line to stderr for each missing key whose place it
+    /// is asked for, so it is asked first which of them are there.
+    pub(super) fn sizes(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, Fault> {
+        let codes = self.exist(keys)?;
+        if let Some(code) = codes.iter().find(|code| **code < 0) {
+            return Err(fault(*code, Way::Asked, Duration::ZERO));
+        }
+        let there = |at: &usize| codes[*at] != 0;
+        let there: Vec<usize> = (0..keys.len()).filter(there).collect();
+        let mut sizes = vec![None; keys.len()];
+        if there.is_empty() {
+            return Ok(sizes);
+        }
+        let asked: Vec<&str> = there.iter().map(|at| keys[*at]).collect();
+        for (at, placement) in there.into_iter().zip(self.placements(&asked)?) {
+            sizes[at] = placement.map(|placement| placement.len().unwrap_or(0));
+        }
+        Ok(sizes)
     }
 
     /// Where each object lies in the segment that `endpoint` names. Asking takes a read lease on all of them.

@@ -134,11 +134,27 @@ impl OwnSegment {
             Found::Here(lying) => self.copied(read, lying, mode),
             Found::Elsewhere | Found::Nowhere => false,
         });
-        let copied = copied.collect();
+        let copied: Vec<bool> = copied.collect();
         if SURELY_LEASED < asked.elapsed() {
             return Part::Unknown;
         }
-        Part::Copied(copied)
+        match self.still_lying(calls, &keys, &found, copied) {
+            Some(copied) => Part::Copied(copied),
+            None => Part::Unknown,
+        }
+    }
+
+    /// Which of the copied objects still lie where they lay. A read lease does not keep an object from being removed by force, and its memory from
+    /// being another's at once. `None`: nobody knows.
+    fn still_lying(&self, calls: &Calls, keys: &[&str], before: &[Found], copied: Vec<bool>) -> Option<Vec<bool>> {
+        let of_copied: Vec<usize> = (0..keys.len()).filter(|at| copied[*at]).collect();
+        let asked: Vec<&str> = of_copied.iter().map(|at| keys[*at]).collect();
+        let after = calls.lying_at(&asked, &self.endpoint).ok()?;
+        let mut still = copied;
+        for (at, after) in of_copied.into_iter().zip(after) {
+            still[at] = after == before[at];
+        }
+        Some(still)
     }
 
     /// False: not an object of that size, or not where this process's segment is known to be.

@@ -8,7 +8,7 @@ use std::{
     sync::PoisonError,
     time::{Duration, Instant},
 };
-use tensorlease_engine::{Fault, FaultKind, WriteOp};
+use tensorlease_engine::{Fault, FaultKind, WriteOp, of_another_size};
 use tensorlease_memory::{CopyMode, HeapBytes, Region, Source, copy};
 
 /// Objects of several pieces are put together until one call's have so many bytes. Calls of an object each took three times as long for 64 KiB;
@@ -42,6 +42,9 @@ impl Mooncake {
             .zip(regions)
             .map(|(write, region)| transfer(write.key, region))
             .collect();
+        if let Err(fault) = self.remove_of_another_size(&transfers) {
+            return vec![Err(fault); writes.len()];
+        }
         let bytes = transfers.iter().map(|transfer| transfer.len).sum();
         let turn = self.turn_of_write(transfers.len(), bytes);
         let started = Instant::now();
@@ -66,6 +69,29 @@ impl Mooncake {
         results
     }
 
+    /// Mooncake replaces an object of another size and keeps the memory of the old one, for nobody.
+    fn remove_of_another_size(&self, transfers: &[Transfer<'_>]) -> Result<(), Fault> {
+        let keys: Vec<&str> = transfers.iter().map(|transfer| transfer.key).collect();
+        let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len as u64).collect();
+        let found = self.calls.sizes(&keys)?;
+        let in_the_way: Vec<&str> = of_another_size(&found, &lens).into_iter().map(|at| keys[at]).collect();
+        self.remove_replaced(&in_the_way)
+    }
+
+    /// Those that are not there are fine.
+    fn remove_replaced(&self, keys: &[&str]) -> Result<(), Fault> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let _removing = self.removals.removing(keys);
+        let removed = self.calls.remove(keys)?;
+        let failed = |code: &i64| *code < 0 && *code != codes::OBJECT_NOT_FOUND;
+        match removed.into_iter().find(failed) {
+            Some(code) => Err(fault(code, Way::Asked, Duration::ZERO)),
+            None => Ok(()),
+        }
+    }
+
     /// One object of several pieces of registered memory. Mooncake gathers them, but only for a new key.
     pub(super) fn write_pieces(&self, write: &WriteOp<'_>) -> Result<(), Fault> {
         let pieces: Vec<(usize, usize)> = write
@@ -74,14 +100,8 @@ impl Mooncake {
             .map(|segment| (segment.addr(), segment.len()))
             .collect();
         let _turn = self.turn_of_write(1, len_of(write));
+        self.remove_replaced(&[write.key])?;
         let started = Instant::now();
-        let removed = self.calls.remove(&[write.key])?;
-        if let Some(&code) = removed
-            .first()
-            .filter(|code| **code < 0 && **code != codes::OBJECT_NOT_FOUND)
-        {
-            return Err(fault(code, Way::Asked, started.elapsed()));
-        }
         let code = self
             .calls
             .put_from_pieces(write.key, &pieces)
@@ -141,7 +161,9 @@ fn write_result(write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(),
     }
     let mut fault = fault(code, Way::Write, elapsed);
     if fault.kind == FaultKind::Full {
-        fault.message = format!("{} ({} bytes asked)", fault.message, len_of(write)).into();
+        let asked = format!("no room for {} bytes in one piece, said Mooncake", len_of(write));
+        let gone = "an object of another size under the key was removed first and is gone";
+        fault.message = format!("{asked}: {}; {gone}", fault.message).into();
     }
     Err(fault)
 }

@@ -7,7 +7,7 @@ use crate::{
 use tensorlease_engine::Tag;
 use tensorlease_memory::View;
 
-/// Size of the object that stands for a value of zero bytes on engines that describe.
+/// The object that stands for a value of zero bytes.
 pub(crate) const ZERO_MARKER: [u8; 1] = [0];
 
 /// One key.

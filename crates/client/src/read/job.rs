@@ -491,8 +491,8 @@ fn expected(expected: Expected) -> Item {
     }
 }
 
-/// Values of zero bytes never reach the engine as such (requirement B14). Where it describes its objects a marker stands
-/// for each, and a missing or different one shows; elsewhere they are remade from their spec alone.
+/// Values of zero bytes never reach the engine as such (requirement B14): a marker stands for each. Where the engine describes its objects a missing
+/// or different one shows; elsewhere they are remade from their spec alone.
 fn check_empty_values(core: &Arc<Core>, items: &Items, wait: &Wait<'_>) -> Result<(), ReadError> {
     let empty: Vec<usize> = (0..items.len()).filter(|item| items.items[*item].len == 0).collect();
     if empty.is_empty() || !items.tagged || items.held.is_some() {
