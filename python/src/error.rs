@@ -35,6 +35,17 @@ pub(crate) fn mismatch_error(py: Python<'_>, key: &str, message: &str) -> PyErr 
     })
 }
 
+/// An argument as messages show it: cut where it is long.
+pub(crate) fn shown(argument: &Bound<'_, PyAny>) -> String {
+    const SHOWN_MAX: usize = 200;
+    let whole = argument.to_string();
+    if whole.chars().count() <= SHOWN_MAX {
+        return whole;
+    }
+    let start: String = whole.chars().take(SHOWN_MAX).collect();
+    format!("{start}...")
+}
+
 /// A key as messages show it: quoted, control characters escaped, cut where it is long.
 pub(crate) fn named(key: &str) -> String {
     const SHOWN_MAX: usize = 120;

@@ -1,11 +1,12 @@
 //! Lists of keys, and other lists beside them, as Python passes them.
-use crate::error::config_error;
+use crate::error::{config_error, shown};
 use pyo3::{
     prelude::*,
-    types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple},
+    types::{PyBool, PyByteArray, PyBytes, PyFrozenSet, PyList, PyMapping, PyMemoryView, PySet, PyString, PyTuple},
 };
 
-/// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
+/// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused, and so is a set, whose
+/// order is arbitrary: values would land under keys that differ from run to run.
 pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
     if let Ok(list) = object.cast_exact::<PyList>() {
         // A copy: the call looks at it again after it has let other threads run, and they may change theirs.
@@ -17,9 +18,17 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
     let by_accident = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>()
-        || object.is_instance_of::<PyDict>()
+        || object.is_instance_of::<PyMemoryView>()
+        || object.cast::<PyMapping>().is_ok()
         || object.hasattr("__array__")?;
     let py = object.py();
+    if object.is_instance_of::<PySet>() || object.is_instance_of::<PyFrozenSet>() {
+        let message = format!(
+            "{argument} is a {}, which has no order; give a list with one entry per key, as sorted() makes one",
+            object.get_type().name()?
+        );
+        return Err(config_error(py, &message));
+    }
     if !by_accident && let Ok(iterator) = object.try_iter() {
         let items = iterator.collect::<PyResult<Vec<_>>>()?;
         return PyList::new(py, items);
@@ -29,6 +38,12 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
         py,
         &format!("{argument} is a {kind}; give a list with one entry per key"),
     ))
+}
+
+/// One list argument as a list of its own, as every call takes it.
+#[pyfunction]
+pub(crate) fn listed<'py>(values: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
+    list_of(values, argument)
 }
 
 /// The keys, checked.
@@ -70,4 +85,13 @@ pub(crate) fn same_length(py: Python<'_>, keys: usize, list: &Bound<'_, PyList>,
         list.len()
     );
     Err(config_error(py, &message))
+}
+
+/// An argument that is True or False, and nothing that merely counts as such: `allow_pickle="no"` would.
+pub(crate) fn flag_of(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<bool> {
+    if let Ok(flag) = value.cast::<PyBool>() {
+        return Ok(flag.is_true());
+    }
+    let message = format!("{argument} is {}; give True or False", shown(value));
+    Err(config_error(value.py(), &message))
 }

@@ -9,6 +9,7 @@ mod options;
 mod patience;
 mod read;
 mod shape;
+mod tree;
 mod write;
 
 mod collector;
@@ -41,12 +42,14 @@ mod _core {
         conformance::{conformance_checks, run_conformance_check},
         dtype::dtype_names,
         host::{HostDaemon, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket},
+        keys::listed,
         logging::{log_records_dropped, set_log_level},
         numpy::arrays_by_call,
         options::parse_bytes,
         patience::Interrupt,
         store::CoreStore,
         torch::{import_as_capsules, import_what_torch_refuses},
+        tree::{count_extensions, levels_max},
     };
 
     #[pymodule_init]

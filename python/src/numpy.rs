@@ -2,7 +2,7 @@
 use crate::{
     buffer::Lease,
     dtype::index_of,
-    imported::is_imported,
+    imported::{is_imported, not_imported},
     numpy_api::{Looked, Memory, NumpyApi},
     shape::Dims,
 };
@@ -46,7 +46,7 @@ pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
     let numpy = NUMPY.get_or_try_init(py, || match Numpy::load(py) {
         Ok(numpy) => Ok(Some(numpy)),
         Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(not_imported(py, "numpy", error)),
     })?;
     Ok(numpy.as_ref())
 }

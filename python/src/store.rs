@@ -3,8 +3,8 @@ use crate::{
     collector::CollectorPause,
     deliver::{self, Wrapper},
     dtype::DTypes,
-    error::{IntoPython, config_error, named},
-    keys::{keys_of, list_of, same_length},
+    error::{IntoPython, config_error, named, shown},
+    keys::{flag_of, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
@@ -41,7 +41,7 @@ impl CoreStore {
         url: &str,
         max_bytes: u64,
         readers: u32,
-        delivery: &str,
+        delivery: &Bound<'_, PyAny>,
         strict: bool,
         namespace: String,
         prewarm_bytes: u64,
@@ -67,7 +67,7 @@ impl CoreStore {
             copy_cache_bytes,
             quarantine_bytes,
             readers,
-            delivery: delivery_of(py, Some(delivery))?.unwrap_or(Delivery::Auto),
+            delivery: delivery_of(Some(delivery))?.unwrap_or(Delivery::Auto),
             strict,
             namespace,
             prewarm_bytes,
@@ -92,13 +92,14 @@ impl CoreStore {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
-        delivery: Option<&str>,
-        allow_pickle: bool,
+        delivery: Option<&Bound<'_, PyAny>>,
+        allow_pickle: &Bound<'_, PyAny>,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let route = route_of(py, delivery)?;
+        let route = route_of(delivery)?;
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
@@ -125,13 +126,14 @@ impl CoreStore {
         shapes: Option<&Bound<'py, PyAny>>,
         dtypes: Option<&Bound<'py, PyAny>>,
         custom_backend_meta: Option<&Bound<'py, PyAny>>,
-        delivery: Option<&str>,
+        delivery: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
-        allow_pickle: bool,
+        allow_pickle: &Bound<'_, PyAny>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let delivery = delivery_of(py, delivery)?;
+        let delivery = delivery_of(delivery)?;
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = list_of(keys, "keys")?;
         let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
         let request = ReadRequest {
@@ -155,10 +157,11 @@ impl CoreStore {
         dtypes: Option<&Bound<'py, PyAny>>,
         custom_backend_meta: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
-        allow_pickle: bool,
+        allow_pickle: &Bound<'_, PyAny>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = list_of(keys, "keys")?;
         // An engine that has views knows what it holds; that another one has none is for the client to say.
         let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, true)?;
@@ -174,13 +177,13 @@ impl CoreStore {
         &self,
         py: Python<'py>,
         fields: &Bound<'py, PyList>,
-        delivery: Option<&str>,
+        delivery: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let mut request = ReadRequest {
-            delivery: delivery_of(py, delivery)?,
+            delivery: delivery_of(delivery)?,
             ..ReadRequest::default()
         };
         let mut layouts = Vec::with_capacity(fields.len());
@@ -204,13 +207,14 @@ impl CoreStore {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         tensors: &Bound<'py, PyAny>,
-        direct: bool,
+        direct: &Bound<'_, PyAny>,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let tensors = list_of(tensors, "tensors")?;
+        let direct = flag_of(direct, "direct")?;
         same_length(py, keys.len(), &tensors, "tensors")?;
         let mut values = Values::new(py, &self.store, false)?;
         let mut request = ReadRequest {
@@ -403,13 +407,19 @@ impl CoreStore {
 }
 
 /// How a put goes; None: the fast way.
-fn route_of(py: Python<'_>, delivery: Option<&str>) -> PyResult<Route> {
-    match delivery {
-        None | Some("auto") => Ok(Route::Staged),
-        Some("register-per-call") => Ok(Route::RegisterPerCall),
-        Some(other) => {
-            let message = format!("delivery of a put is {other:?}; allowed are \"auto\" and \"register-per-call\"");
-            Err(config_error(py, &message))
+fn route_of(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<Route> {
+    let Some(delivery) = delivery else {
+        return Ok(Route::Staged);
+    };
+    match delivery.extract::<String>().as_deref() {
+        Ok("auto") => Ok(Route::Staged),
+        Ok("register-per-call") => Ok(Route::RegisterPerCall),
+        _ => {
+            let message = format!(
+                "delivery of a put is {:?}; allowed are \"auto\" and \"register-per-call\"",
+                shown(delivery)
+            );
+            Err(config_error(delivery.py(), &message))
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     dtype::index_of,
     error::IntoPython,
     exchange::Exchange,
-    imported::is_imported,
+    imported::{is_imported, not_imported},
     shape::{self, Dims},
     store::CoreStore,
 };
@@ -50,7 +50,7 @@ pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
     let torch = TORCH.get_or_try_init(py, || match Torch::load(py) {
         Ok(torch) => Ok(Some(torch)),
         Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(not_imported(py, "torch", error)),
     })?;
     Ok(torch.as_ref())
 }

@@ -10,6 +10,7 @@ from tensorlease._core_host import host_make_folder as host_make_folder
 from tensorlease._core_host import host_report as host_report
 from tensorlease._core_host import host_silent_seconds as host_silent_seconds
 from tensorlease._core_host import host_socket as host_socket
+from tensorlease._core_keys import listed as listed
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
 from tensorlease._core_logging import set_log_level as set_log_level
 from tensorlease._core_numpy import arrays_by_call as arrays_by_call
@@ -18,6 +19,8 @@ from tensorlease._core_patience import Interrupt as Interrupt
 from tensorlease._core_store import CoreStore as CoreStore
 from tensorlease._core_torch import import_as_capsules as import_as_capsules
 from tensorlease._core_torch import import_what_torch_refuses as import_what_torch_refuses
+from tensorlease._core_tree import count_extensions as count_extensions
+from tensorlease._core_tree import levels_max as levels_max
 
 __all__ = [
     "CoreStore",
@@ -27,6 +30,7 @@ __all__ = [
     "Lease",
     "arrays_by_call",
     "conformance_checks",
+    "count_extensions",
     "dtype_names",
     "host_listens",
     "host_make_folder",
@@ -35,6 +39,8 @@ __all__ = [
     "host_socket",
     "import_as_capsules",
     "import_what_torch_refuses",
+    "levels_max",
+    "listed",
     "log_records_dropped",
     "parse_bytes",
     "run_conformance_check",

@@ -56,6 +56,14 @@ class ArenaExhausted(Error, MemoryError):
         self.held = held
 
 
+class OutOfMemory(Error, MemoryError):
+    """This process got no memory for the objects of a value, which lie outside the arena; nothing is wrong with the value."""
+
+
+class OutOfStack(Error, RecursionError):
+    """The call was made from so deep in the program that Python's recursion limit ended it; nothing is wrong with the value."""
+
+
 class StoreFull(Error, MemoryError):
     """The engine has no room for the values."""
 

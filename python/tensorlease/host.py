@@ -100,15 +100,22 @@ def _start(socket: str, until: float) -> None:
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", socket]
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            start_new_session=True,
-            env=_environment(),
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                env=_environment(),
+            )
+        # Python is embedded in another program, was moved, or no process may be started.
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the host's daemon can't be started with sys.executable, {sys.executable!r} ({error.strerror}); "
+                f"start it yourself: tensorlease serve --socket {socket}"
+            ) from error
     _started.append((socket, process))
     while not host_listens(socket):
         status = process.poll()

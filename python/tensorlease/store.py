@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tensorlease import fork_warning, host
-from tensorlease._core import CoreStore, Interrupt, log_records_dropped, parse_bytes, set_log_level
+from tensorlease._core import CoreStore, Interrupt, listed, log_records_dropped, parse_bytes, set_log_level
 from tensorlease.async_calls import AsyncCalls
 from tensorlease.errors import Closed, ConfigError, EngineUnavailable
 
@@ -27,6 +27,9 @@ ATTACH_TRIES = 3
 EXIT_SECONDS = 4.0
 #: How long `close` waits for a store's running calls.
 CLOSE_SECONDS = 10.0
+
+#: Longer times are as good as this one.
+SECONDS_MAX = 1e12
 
 #: Pauses of `await_keys` between two looks, seconds; doubled up to the longest.
 AWAIT_PAUSE_FIRST = 0.001
@@ -93,7 +96,11 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         "fork": _text(fork, "fork"),
         "call_timeout": _seconds(call_timeout, "call_timeout"),
     }
-    return _started(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"), settings)
+    if url is None:
+        url, named = os.environ.get(URL_VARIABLE) or DEFAULT_URL, URL_VARIABLE
+    else:
+        named = "url"
+    return _started(_text(url, named), settings)
 
 
 class Store:
@@ -258,7 +265,7 @@ class Store:
         :param direct: transfers write straight into the caller's memory, which may then still change after a ``Timeout``
         :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError: as ``get``
         """
-        tensors = list(tensors)
+        tensors = listed(tensors, "tensors")
         with _marking_written(tensors):
             self._core.get_into(keys, tensors, direct=direct, timeout=timeout, interrupt=None)
 
@@ -381,7 +388,7 @@ class Store:
         self, keys: Iterable[str], tensors: Iterable[Any], *, direct: bool = False, timeout: float | None = None
     ) -> None:
         """``get_into`` for asyncio."""
-        destinations = list(tensors)
+        destinations = listed(tensors, "tensors")
         with _marking_written(destinations):
             await self._run(
                 lambda interrupt: self._core.get_into(
@@ -395,10 +402,10 @@ class Store:
         :raises Timeout: names the keys that are not there
         """
         # Refuses what is no list of keys or no timeout, as `wait` does; the engine is asked off the loop.
-        keys = keys if isinstance(keys, str | bytes | bytearray | dict) else list(keys)
+        keys = listed(keys, "keys")
         await self._run(lambda interrupt: self._core.contains(keys, timeout=timeout, interrupt=interrupt))
         missing = list(keys)
-        until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else timeout)
+        until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else float(timeout))
         pause = AWAIT_PAUSE_FIRST
         while missing:
             left = max(until - time.monotonic(), 0.0)
@@ -488,8 +495,14 @@ class Store:
 
 
 def warm_up_jagged() -> None:
-    """Makes torch import what its first nested tensor needs, which takes 0.5 to 2 seconds: at a time of your choice, not in the first batch."""
-    import torch
+    """Makes torch import what its first nested tensor needs, which takes 0.5 to 2 seconds: at a time of your choice, not in the first batch.
+
+    :raises ConfigError: torch is not installed
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError("jagged tensors are torch's; install torch") from error
 
     from tensorlease.torch_values import jagged
 
@@ -529,10 +542,10 @@ def _close(core: CoreStore, async_calls: AsyncCalls, timeout: float) -> None:
 
 
 def _field(name: str, field: Any) -> tuple[str, Any, Any, Any]:
-    try:
-        keys, shape, dtype = field
-    except (TypeError, ValueError):
-        raise ConfigError(f"field {name!r} is {field!r:.80}; give (keys, shape, dtype)") from None
+    # What else can be unpacked has no order, or yields its parts by accident.
+    if not isinstance(field, tuple | list) or len(field) != 3:
+        raise ConfigError(f"field {name!r:.80} is {field!r:.80}; give (keys, shape, dtype)")
+    keys, shape, dtype = field
     return (f" of field {name!r}" if name else "", keys, shape, dtype)
 
 
@@ -566,30 +579,31 @@ def _mark_written(tensors: list[Any]) -> None:
 def _flag(value: Any, argument: str) -> bool:
     if isinstance(value, bool):
         return value
-    raise ConfigError(f"{argument} is {value!r}; give True or False")
+    raise ConfigError(f"{argument} is {value!r:.200}; give True or False")
 
 
 def _size(value: Any, argument: str) -> int:
     if isinstance(value, str):
-        return parse_bytes(value, argument)
+        return parse_bytes(_text(value, argument), argument)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
         return value
-    raise ConfigError(f'{argument} is {value!r}; give bytes as an int of at least 0, or text such as "64MiB"')
+    raise ConfigError(f'{argument} is {value!r:.200}; give bytes as an int of at least 0, or text such as "64MiB"')
 
 
 def _count(value: Any, argument: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
         return value
-    raise ConfigError(f"{argument} is {value!r}; give an int of at least 0")
+    raise ConfigError(f"{argument} is {value!r:.200}; give an int of at least 0")
 
 
 def _seconds(value: Any, argument: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise ConfigError(f"{argument} is {value!r}; give seconds")
+        # An int may be larger than any float.
+        return float(min(value, SECONDS_MAX))
+    raise ConfigError(f"{argument} is {value!r:.200}; give seconds")
 
 
 def _text(value: Any, argument: str) -> str:
     if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return value
-    raise ConfigError(f"{argument} is {value!r}; give a str that UTF-8 can hold")
+    raise ConfigError(f"{argument} is {value!r:.200}; give a str that UTF-8 can hold")
