@@ -32,7 +32,9 @@ START_PAUSE = 0.01
 TURN_PAUSE = 0.05
 #: What holds the objects where nobody says: the daemon itself.
 OWN_STORE = "embedded://"
-#: Exit status of a daemon whose engine did not close.
+#: Last words of a daemon, and of one whose engine has not closed in time, with the exit status of that.
+ENDED = "tensorlease: the daemon has ended"
+HANGS = "tensorlease: the daemon has ended, and its engine has not closed: a call on it hangs, or whom it asks (Mooncake's master) does not answer"
 EXIT_HANGS = 1
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
@@ -163,12 +165,8 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
             while not told and not daemon.wait(SIGNAL_SECONDS):
                 pass
         finally:
-            daemon.stop()
-    if not daemon.has_closed():
-        print("tensorlease: the daemon has ended, and a call on its engine hangs", flush=True)
-        # No call on an engine can be interrupted; Python would wait here for one that needs it.
-        os._exit(EXIT_HANGS)
-    print("tensorlease: the daemon has ended", flush=True)
+            daemon.stop_or_exit(EXIT_HANGS, HANGS)
+    print(ENDED, flush=True)
 
 
 def _raise_limits() -> None:

@@ -9,6 +9,7 @@ mod client;
 mod daemon;
 mod place;
 mod socket;
+mod watch;
 pub mod wire;
 
 pub use client::{ConnectError, HostEngine, HostReport, WELCOME_MAX};

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{CAPACITY_BYTES, Place, RawClient, eventually, ready_until_killed, role};
+use support::{CAPACITY_BYTES, Place, Process, RawClient, eventually, ready_until_killed, role};
 use tensorlease_engine::{Engine, FaultKind, ReadOp, Tag, WriteOp};
 use tensorlease_host::wire::Request;
 use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, StartError};
@@ -44,6 +44,13 @@ fn plays_a_role() {
             });
             ready_until_killed();
         }
+        "stranger" => {
+            let refused = HostEngine::connect(&socket).expect_err("it runs in another namespace");
+            assert!(matches!(refused, ConnectError::OtherNamespace { .. }), "{refused:?}");
+            assert_tells_of_namespaces(&refused.to_string());
+            println!("ready");
+            std::process::exit(0);
+        }
         "liar" => {
             lies::tell(&socket);
             println!("ready");
@@ -52,6 +59,13 @@ fn plays_a_role() {
         }
         other => panic!("no such role: {other}"),
     }
+}
+
+fn assert_tells_of_namespaces(message: &str) {
+    assert!(
+        message.contains("PID namespace") && message.contains("--pid=host"),
+        "{message}"
+    );
 }
 
 fn put(engine: &HostEngine, key: &str, bytes: &[u8]) {
@@ -98,11 +112,10 @@ fn whatever_a_killed_client_held_comes_back() {
         .iter()
         .map(|row| row.reserved_bytes + row.extent_bytes)
         .sum();
-    assert_eq!(
-        daemon.held_bytes(),
-        own,
-        "nothing but what this client has reserved ahead"
-    );
+    // The last of its sessions may be gone a moment before the last of its memory is back.
+    eventually("nothing but what this client has reserved ahead", || {
+        daemon.held_bytes() == own
+    });
 }
 
 #[test]
@@ -371,6 +384,58 @@ fn an_arena_without_room_lends_shorter_slabs_or_none() {
     drop(all);
     put(&engine, "key", &[1; 100]);
     drop(daemon);
+}
+
+#[test]
+fn a_client_and_a_daemon_in_two_pid_namespaces_say_so_and_what_to_do() {
+    let (inside, outside) = (Place::new(), Place::new());
+    let daemon = outside.daemon();
+    let both = outside
+        .process_in_a_namespace("stranger")
+        .zip(inside.process_in_a_namespace("daemon"));
+    let Some((mut stranger, _daemon_inside)) = both else {
+        assert!(std::env::var_os("CI").is_none(), "no PID namespace can be made here");
+        return;
+    };
+    let status = stranger.child.wait().expect("it ends");
+    assert!(status.success(), "it was not refused as it should be");
+    // The daemon has not met it: it goes before its hello.
+    eventually("the end of its connection", || daemon.sessions() == 0);
+    let refused = HostEngine::connect(&inside.socket).expect_err("the daemon can't watch this process");
+    assert!(matches!(refused, ConnectError::Refused { .. }), "{refused:?}");
+    assert_tells_of_namespaces(&refused.to_string());
+}
+
+/// What a process may have open; the daemon asks for no more meanwhile.
+fn limit_descriptors(process: &Process, most: Option<u64>) -> Option<u64> {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: most, maximum };
+    let before = prlimit(Some(Pid::from_child(&process.child)), Resource::Nofile, limit);
+    before.expect("a child's limit can be changed").current
+}
+
+#[test]
+fn dead_clients_are_noticed_though_the_system_refused_to_wait_for_them_for_a_while() {
+    let place = Place::new();
+    let daemon = place.process("daemon");
+    let watching = place.client();
+    let leaving = place.client();
+    let mut holder = place.process("holder");
+    // Fewer than are watched: the kernel refuses to wait for so many.
+    let before = limit_descriptors(&daemon, Some(1));
+    // Whoever goes has the others looked at anew.
+    drop(leaving);
+    eventually("the end of a session", || {
+        watching.report().expect("the daemon answers").clients.len() == 3
+    });
+    holder.kill();
+    std::thread::sleep(Duration::from_millis(300));
+    limit_descriptors(&daemon, before);
+    eventually("the end of the dead one's sessions", || {
+        let report = watching.report().expect("the daemon answers");
+        report.clients.len() == 1 && report.held_bytes == 0
+    });
 }
 
 #[test]

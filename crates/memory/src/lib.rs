@@ -56,6 +56,8 @@ pub mod limits;
 pub mod pin;
 #[allow(unsafe_code)]
 mod poison;
+#[allow(unsafe_code)]
+pub mod process;
 
 pub use buffer::Buffer;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};

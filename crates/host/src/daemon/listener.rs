@@ -2,19 +2,23 @@
 use super::session::Session;
 use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve, system};
 use crate::place::{FileId, PlaceError, SocketPath};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::socket::send_if_room;
+use crate::watch;
+use crate::wire::{Answer, Reply};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind as bind_to, listen, socket_with, sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind as bind_to, listen, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tensorlease_memory::process::Peer;
 
 /// Clients that may wait to be taken in: all processes of a host may come at once.
 const BACKLOG: i32 = 1024;
@@ -81,7 +85,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
             PollFd::new(&shared.stop, PollFlags::IN),
         ];
         // Whatever ended the wait, what there is to do is looked at below.
-        let _woken = poll(&mut watched, Some(&LOOK));
+        let _woken = watch::wait(&mut watched, Some(&LOOK));
         while let Some(client) = accept(&listener.socket) {
             take_in(shared, client);
         }
@@ -134,7 +138,9 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
         let idle = shared.serving.load(Ordering::Acquire) == 0;
         relay.begin_to_close(if idle { shared.memory.regions() } else { Vec::new() });
         if !relay.has_closed(relay.close_timeout()) {
-            log::warn!("a call on the engine behind the daemon hangs, or it did not close; its memory is kept");
+            log::warn!(
+                "the engine behind the daemon has not closed: a call on it hangs, or whom it asks does not answer"
+            );
         }
     }
     drop(lock);
@@ -158,21 +164,42 @@ fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     }
 }
 
-/// A client of another user, or without a process that can be watched, is turned away: its connection just ends.
+/// A client of another user, or whose process can't be watched, is turned away.
 fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
-    let peer = match sockopt::socket_peercred(&client) {
-        Ok(peer) if peer.uid == getuid() => peer,
-        Ok(peer) => return log::warn!("process {:?} of user {:?} was turned away", peer.pid, peer.uid),
-        Err(errno) => return log::warn!("a client that can't be identified was turned away: {errno}"),
+    let peer = match Peer::of(&client) {
+        Ok(peer) if peer.user == getuid() => peer,
+        Ok(peer) => return log::warn!("process {:?} of user {:?} was turned away", peer.pid, peer.user),
+        Err(error) => return log::warn!("a client that can't be identified was turned away: {error}"),
+    };
+    let Some(pid) = peer.pid else {
+        let why = "its process runs in another PID namespace, where the daemon can't watch it; let both share one (containers: --pid=host)";
+        return turn_away(&client, why);
     };
     if SESSIONS_MAX <= lock_of(&shared.sessions).len() {
-        return log::warn!("{SESSIONS_MAX} clients are connected, one more was turned away");
+        return turn_away(
+            &client,
+            &format!("{SESSIONS_MAX} clients are connected, which is the most"),
+        );
     }
-    let pidfd = match pidfd_open(peer.pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(errno) => return log::warn!("process {:?} can't be watched, it was turned away: {errno}", peer.pid),
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => admit(shared, client, pid, pidfd),
+        Err(errno) => turn_away(
+            &client,
+            &format!("its process {} can't be watched: {errno}", pid.as_raw_nonzero()),
+        ),
+    }
+}
+
+/// The client hears why, if it is there to hear it.
+fn turn_away(client: impl AsFd, why: &str) {
+    log::warn!("a client was turned away: {why}");
+    let reply = Reply {
+        slabs: Vec::new(),
+        answer: Answer::Refused { why },
     };
-    admit(shared, client, peer.pid, pidfd);
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    let _gone = send_if_room(client.as_fd(), &bytes);
 }
 
 /// Serves a client in a thread of its own. It is dead when `pidfd` is readable.
@@ -202,7 +229,7 @@ pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: Owne
         })
         .spawn(serving);
     if let Err(error) = spawned {
-        log::warn!("no thread for a client, it was turned away: {error}");
+        turn_away(&session.socket, &format!("there is no thread to serve it: {error}"));
         shared.serving.fetch_sub(1, Ordering::AcqRel);
         shared.cut_off(&session);
     }

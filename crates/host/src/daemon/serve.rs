@@ -5,7 +5,7 @@ use super::memory::Full;
 use super::relay::{self, Absurd, Relay};
 use super::session::Session;
 use super::{Object, Shared, lock_of};
-use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_with};
+use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
 };
@@ -132,7 +132,8 @@ impl<'s> Serving<'s> {
         };
         self.out.clear();
         reply.encode(&mut self.out);
-        let told = send_with(self.session.socket.as_fd(), &self.out, &[]);
+        // Without waiting: a client that does not listen is cut off all the same.
+        let told = send_if_room(self.session.socket.as_fd(), &self.out);
         if let Some(client) = &self.lane_of {
             // Whoever lies on one of its lanes loses all of them.
             self.shared.cut_off(client);
