@@ -17,7 +17,7 @@ from mooncake_rig import Running, cluster, counted, owned_cluster, paused, requi
 
 import tensorlease as tl
 from tensorlease import host
-from tensorlease._core import conformance_checks, run_conformance_check
+from tensorlease._core._tests import conformance_checks, run_conformance_check
 from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
 
 np = pytest.importorskip("numpy")

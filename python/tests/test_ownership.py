@@ -18,7 +18,7 @@ from conftest import assert_all_given_back
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease._core import import_as_capsules, import_what_torch_refuses
+from tensorlease._core._tests import import_as_capsules, import_what_torch_refuses
 
 BIG = (64, 1024)
 BIG_BYTES = 64 * 1024 * 4

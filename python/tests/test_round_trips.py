@@ -11,7 +11,7 @@ import torch
 from tensors import DTYPES, SHAPES, assert_same, filled
 
 import tensorlease as tl
-from tensorlease._core import import_as_capsules
+from tensorlease._core._tests import import_as_capsules
 
 DELIVERIES = ["auto", "leased", "copied", "register-per-call"]
 
