@@ -7,11 +7,11 @@ import logging
 import pytest
 import torch
 from conftest import URL
+from tensorlease._core._tests import is_leased
 from tensors import assert_same, filled
 
 import tensorlease as tl
 from tensorlease._core import Lease
-from tensorlease._core._tests import is_leased
 
 NAMES = {
     "register_calls",
