@@ -48,11 +48,6 @@ impl Lease {
     fn __len__(&self) -> usize {
         self.buffer.len()
     }
-    /// Does it lie in the arena (leased), rather than in copied memory?
-    #[getter]
-    fn is_leased(&self) -> bool {
-        self.buffer.is_leased()
-    }
 
     // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
@@ -61,6 +56,13 @@ impl Lease {
         // SAFETY: `view` is the protocol's; `slf` owns the bytes for as long as it lives and never moves or shrinks them.
         unsafe { fill(view, slf.as_any(), this.data.as_ptr(), this.buffer.len(), true, flags) }
     }
+}
+
+/// For tests: does it lie in the arena (leased), rather than in copied memory?
+#[cfg(feature = "test-hooks")]
+#[pyfunction]
+pub(crate) fn is_leased(lease: &Bound<'_, Lease>) -> bool {
+    lease.get().buffer.is_leased()
 }
 
 /// Fills a view with `len` bytes at `data`, which then holds a reference to `owner`.

@@ -5,15 +5,15 @@ use crate::{
     imported::{is_imported, not_imported},
     numpy_api::{Looked, Memory, NumpyApi},
     shape::Dims,
+    test_hooks::Switch,
 };
 use pyo3::{exceptions::PyImportError, intern, prelude::*, sync::PyOnceLock, types::PyTuple};
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlease::{Buffer, DType};
 
 static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
-/// For tests: arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
-static BY_CALL: AtomicBool = AtomicBool::new(false);
+/// Arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
+static BY_CALL: Switch = Switch::off();
 
 /// What is used of numpy.
 pub(crate) struct Numpy {
@@ -36,9 +36,10 @@ pub(crate) struct Form<'py> {
 }
 
 /// For tests: arrays are made and looked at by calls of Python (true) or the fastest way (false).
+#[cfg(feature = "test-hooks")]
 #[pyfunction]
 pub(crate) fn arrays_by_call(only: bool) {
-    BY_CALL.store(only, Ordering::Relaxed);
+    BY_CALL.set(only);
 }
 
 /// numpy, or None where it is not installed.
@@ -80,7 +81,7 @@ impl Numpy {
 
     /// Where an array lies and what it is of; None: only a call of Python can tell.
     pub(crate) fn look<'py>(&self, array: &Bound<'py, PyAny>) -> Option<Looked<'py>> {
-        self.api.filter(|_| !BY_CALL.load(Ordering::Relaxed))?.look(array)
+        self.api.filter(|_| !BY_CALL.is_on())?.look(array)
     }
 
     /// An array of `dtype` and `dims` that owns `buffer`. `buffer` is None exactly when the array has no bytes.
@@ -124,7 +125,7 @@ impl Numpy {
             return self.empty.bind(py).call1((&form.shape, &form.dtype));
         };
         if let Some(api) = &self.api
-            && !BY_CALL.load(Ordering::Relaxed)
+            && !BY_CALL.is_on()
         {
             match api.array(&form.dtype, form.item_bytes, &form.dims, memory) {
                 Ok(array) => return array,

@@ -368,6 +368,7 @@ impl CoreStore {
 
 impl CoreStore {
     /// The client's handle.
+    #[cfg(feature = "test-hooks")]
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from mooncake_rig import cluster
+from tensorlease._core._tests import conformance_checks, run_conformance_check
 
-from tensorlease._core import conformance_checks, run_conformance_check
 from tensorlease.mooncake_cluster import Master
 
 SEGMENT_BYTES = 64 << 20

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 from mooncake_rig import Running, cluster, counted, owned_cluster, paused, require_mooncake
+from tensorlease._core._tests import conformance_checks, run_conformance_check
 
 import tensorlease as tl
 from tensorlease import host
-from tensorlease._core import conformance_checks, run_conformance_check
 from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
 from tensorlease.processes import stop_process
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_all_given_back
+from tensorlease._core._tests import import_as_capsules, import_what_torch_refuses
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease._core import import_as_capsules, import_what_torch_refuses
 
 BIG = (64, 1024)
 BIG_BYTES = 64 * 1024 * 4
