@@ -5,6 +5,7 @@ from tensorlease._core_conformance import conformance_checks as conformance_chec
 from tensorlease._core_conformance import run_conformance_check as run_conformance_check
 from tensorlease._core_dtype import dtype_names as dtype_names
 from tensorlease._core_host import HostDaemon as HostDaemon
+from tensorlease._core_host import host_holder as host_holder
 from tensorlease._core_host import host_listens as host_listens
 from tensorlease._core_host import host_make_folder as host_make_folder
 from tensorlease._core_host import host_report as host_report
@@ -28,6 +29,7 @@ __all__ = [
     "arrays_by_call",
     "conformance_checks",
     "dtype_names",
+    "host_holder",
     "host_listens",
     "host_make_folder",
     "host_report",

@@ -7,10 +7,11 @@
 #![forbid(unsafe_code)]
 mod client;
 mod daemon;
+mod descriptors;
 mod place;
 mod socket;
 pub mod wire;
 
 pub use client::{ConnectError, HostEngine, HostReport, WELCOME_MAX};
 pub use daemon::{Behind, Daemon, DaemonOptions, StartError};
-pub use place::{PlaceError, SocketPath};
+pub use place::{Holder, PlaceError, SocketPath};

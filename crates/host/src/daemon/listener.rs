@@ -1,15 +1,16 @@
 //! Takes clients in, and ends the daemon when nobody needs it.
 use super::session::Session;
 use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve, system};
-use crate::place::{FileId, PlaceError, SocketPath};
+use crate::descriptors;
+use crate::place::{FileId, Holder, PlaceError, SocketPath};
+use crate::socket::send_if_room;
+use crate::wire::{Answer, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind as bind_to, listen, socket_with, sockopt,
-};
-use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
-use std::os::fd::OwnedFd;
+use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen, sockopt};
+use rustix::process::{Pid, Resource, getrlimit, getuid};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -42,17 +43,16 @@ pub(super) struct Listener {
 /// The caller holds the lock, so a socket that is there is a dead daemon's.
 pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
     let path = place.as_path();
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket"))?;
+    let listener = descriptors::unix_socket(SocketFlags::NONBLOCK).map_err(system("make a socket"))?;
     let address = SocketAddrUnix::new(path).map_err(system("name the socket"))?;
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
             return Err(PlaceError::Occupied { path: path.to_owned() }.into());
         }
-        // Somebody may have removed the lock of a daemon that lives.
+        // Somebody may have removed the lock of a daemon that lives; the one there is now is this process's.
         if place.is_listening() {
-            return Err(StartError::Running { socket: place.clone() });
+            let (socket, holder) = (place.clone(), Holder::default());
+            return Err(StartError::Running { socket, holder });
         }
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -75,6 +75,7 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
 pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
     let mut needed = Instant::now();
     let mut found = true;
+    let mut spare = descriptors::event().ok();
     while !shared.is_stopping() {
         let mut watched = [
             PollFd::new(&listener.socket, PollFlags::IN),
@@ -82,7 +83,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
         ];
         // Whatever ended the wait, what there is to do is looked at below.
         let _woken = poll(&mut watched, Some(&LOOK));
-        while let Some(client) = accept(&listener.socket) {
+        while let Some(client) = accept(&listener.socket, &mut spare) {
             take_in(shared, client);
         }
         if found && !listener.is_found(&shared.options.socket) {
@@ -142,14 +143,21 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
     shared.ended_changed.notify_all();
 }
 
-fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+/// `spare` is given up for a client that no descriptor is left for, so that it learns why it is turned away.
+fn accept(listener: &OwnedFd, spare: &mut Option<OwnedFd>) -> Option<OwnedFd> {
     loop {
-        match accept_with(listener, SocketFlags::CLOEXEC) {
+        match descriptors::accepted(listener) {
             Ok(client) => return Some(client),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::AGAIN) => return None,
+            Err(Errno::MFILE | Errno::NFILE) if spare.take().is_some() => {
+                if let Ok(client) = descriptors::accepted(listener) {
+                    turn_away(&client, &no_descriptor_left());
+                }
+                *spare = descriptors::event().ok();
+            }
             Err(errno) => {
-                // Out of descriptors, most likely: those that wait are taken in once some are free.
+                // Those that wait are taken in once there is what they need.
                 log::warn!("a client can't be taken in just now: {errno}");
                 std::thread::sleep(AGAIN);
                 return None;
@@ -158,21 +166,52 @@ fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     }
 }
 
-/// A client of another user, or without a process that can be watched, is turned away: its connection just ends.
+fn no_descriptor_left() -> String {
+    let most = getrlimit(Resource::Nofile).current;
+    let most = most.map_or_else(|| "the system's limit".to_owned(), |most| format!("a limit of {most}"));
+    format!(
+        "the daemon (process {}) has no descriptor left under {most}, and a client takes two; end clients that are not \
+         needed, or restart the daemon with a higher limit (ulimit -n)",
+        std::process::id()
+    )
+}
+
+/// A client of another user, or whose process can't be watched, is turned away.
 fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
     let peer = match sockopt::socket_peercred(&client) {
         Ok(peer) if peer.uid == getuid() => peer,
-        Ok(peer) => return log::warn!("process {:?} of user {:?} was turned away", peer.pid, peer.uid),
-        Err(errno) => return log::warn!("a client that can't be identified was turned away: {errno}"),
+        Ok(peer) => {
+            let why = format!("it is process {:?} of another user, {:?}", peer.pid, peer.uid);
+            return turn_away(&client, &why);
+        }
+        Err(errno) => return turn_away(&client, &format!("the kernel does not say who it is: {errno}")),
     };
     if SESSIONS_MAX <= lock_of(&shared.sessions).len() {
-        return log::warn!("{SESSIONS_MAX} clients are connected, one more was turned away");
+        return turn_away(
+            &client,
+            &format!("{SESSIONS_MAX} clients are connected, which is the most"),
+        );
     }
-    let pidfd = match pidfd_open(peer.pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(errno) => return log::warn!("process {:?} can't be watched, it was turned away: {errno}", peer.pid),
+    match descriptors::process(peer.pid) {
+        Ok(pidfd) => admit(shared, client, peer.pid, pidfd),
+        Err(Errno::MFILE | Errno::NFILE) => turn_away(&client, &no_descriptor_left()),
+        Err(errno) => turn_away(
+            &client,
+            &format!("its process {} can't be watched: {errno}", peer.pid.as_raw_nonzero()),
+        ),
+    }
+}
+
+/// The client hears why, if it is there to hear it.
+fn turn_away(client: impl AsFd, why: &str) {
+    log::warn!("a client was turned away: {why}");
+    let reply = Reply {
+        slabs: Vec::new(),
+        answer: Answer::Refused { why },
     };
-    admit(shared, client, peer.pid, pidfd);
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    let _gone = send_if_room(client.as_fd(), &bytes);
 }
 
 /// Serves a client in a thread of its own. It is dead when `pidfd` is readable.
@@ -202,7 +241,7 @@ pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: Owne
         })
         .spawn(serving);
     if let Err(error) = spawned {
-        log::warn!("no thread for a client, it was turned away: {error}");
+        turn_away(&session.socket, &format!("there is no thread to serve it: {error}"));
         shared.serving.fetch_sub(1, Ordering::AcqRel);
         shared.cut_off(&session);
     }
