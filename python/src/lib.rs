@@ -43,7 +43,9 @@ mod _core {
     use crate::{
         buffer::{InPlace, Lease},
         dtype::dtype_names,
-        host::{HostDaemon, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket},
+        host::{
+            HostDaemon, host_holder, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket,
+        },
         keys::listed,
         logging::{log_records_dropped, set_log_level},
         options::parse_bytes,

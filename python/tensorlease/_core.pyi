@@ -3,6 +3,7 @@ from tensorlease._core_buffer import InPlace as InPlace
 from tensorlease._core_buffer import Lease as Lease
 from tensorlease._core_dtype import dtype_names as dtype_names
 from tensorlease._core_host import HostDaemon as HostDaemon
+from tensorlease._core_host import host_holder as host_holder
 from tensorlease._core_host import host_listens as host_listens
 from tensorlease._core_host import host_make_folder as host_make_folder
 from tensorlease._core_host import host_report as host_report
@@ -25,6 +26,7 @@ __all__ = [
     "Lease",
     "count_extensions",
     "dtype_names",
+    "host_holder",
     "host_listens",
     "host_make_folder",
     "host_report",

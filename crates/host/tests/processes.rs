@@ -206,6 +206,24 @@ fn an_idle_daemon_ends_only_without_client_and_object() {
 }
 
 #[test]
+fn a_report_sums_the_objects_of_each_namespace() {
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let engine = place.client();
+    for (key, len) in [("small/a", 10), ("large/a", 3000), ("large/b/c", 4000), ("bare", 500)] {
+        put(&engine, key, &vec![1; len]);
+    }
+    let report = engine.report().expect("the daemon answers");
+    let rows: Vec<_> = report
+        .namespaces
+        .iter()
+        .map(|row| (row.namespace.as_str(), row.counts.objects, row.counts.object_bytes))
+        .collect();
+    assert_eq!(rows, [("large/", 2, 7000), ("", 1, 500), ("small/", 1, 10)]);
+    assert_eq!(report.counts.object_bytes, 7510);
+}
+
+#[test]
 fn extents_outlive_the_engine_and_then_go_back() {
     let place = Place::new();
     let daemon = place.daemon();

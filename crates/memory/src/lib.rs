@@ -40,6 +40,7 @@ mod lease;
 #[allow(unsafe_code)]
 mod slab;
 
+pub mod descriptor;
 mod leased_blocks;
 mod parts;
 mod pool;
@@ -65,7 +66,7 @@ pub use foreign::Foreign;
 pub use heap::HeapBytes;
 pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
-pub use mapping::{MapError, Mapping, MappingKind};
+pub use mapping::{MEMORY_FILE, MapError, Mapping, MappingKind};
 pub use parts::lay_out;
 pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
 pub use region_set::RegionSet;

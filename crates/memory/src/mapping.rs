@@ -1,7 +1,10 @@
 //! One mmap.
 
+use crate::descriptor::above_standard;
 use crate::{Region, Source, Target, fork, limits, poison};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_setfl, fstat, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ops::Range;
@@ -17,7 +20,8 @@ pub enum MappingKind {
     Anonymous,
     /// A memory file, which can be passed to another process; shared, also with a forked child.
     Memfd,
-    /// As `Memfd`, and sealed: nobody who gets the file can make it shorter, so that no touch of a mapping of it can fail.
+    /// As `Memfd`, and sealed. No process that gets the file can make it shorter, so that no touch of a mapping of it
+    /// can fail. None can write to its descriptor: the bytes are reached through mappings alone.
     Sealed,
 }
 
@@ -303,9 +307,17 @@ fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
     unsafe { mmap_anonymous(null_mut(), len, access, flags) }.map(<*mut _>::cast)
 }
 
+/// How the kernel shows memory files, `/proc/PID/maps` for one.
+pub const MEMORY_FILE: &str = "tensorlease";
+
+#[expect(clippy::disallowed_methods, reason = "moved at once")]
 fn memory_file(len: usize, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
-    let memfd = memfd_create("tensorlease", MemfdFlags::CLOEXEC | flags)?;
+    let memfd = above_standard(memfd_create(MEMORY_FILE, MemfdFlags::CLOEXEC | flags)?)?;
     ftruncate(&memfd, len as u64)?;
+    // Every write goes to the end of the file, past which a sealed one has no bytes: the kernel refuses it. The flag
+    // stays with the file wherever it is passed. So a write is refused also while the file has the number of a closed
+    // standard stream, as it may for a moment where it is received.
+    fcntl_setfl(&memfd, OFlags::APPEND)?;
     Ok(memfd)
 }
 
@@ -368,6 +380,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test's own file")]
     fn a_file_that_could_become_shorter_is_not_mapped() {
         let page = limits::page_bytes();
         let open = Mapping::new(MappingKind::Memfd, 2 * page).unwrap();

@@ -241,8 +241,7 @@ fn look_for(key: &str, mark: &[u8], calls: &Calls) -> Result<OwnSegment, String>
     let (endpoint, lying) = asked.ok_or("the object to find it by is gone")?;
     let addr = usize::try_from(lying.addr).map_err(|error| error.to_string())?;
     let mut found = vec![0; mark.len()];
-    let memory = fs::File::open("/proc/self/mem").map_err(|error| format!("/proc/self/mem: {error}"))?;
-    match memory.read_exact_at(&mut found, lying.addr) {
+    match read_own_memory(&mut found, lying.addr) {
         Ok(()) if found == mark => {}
         _ => return Err(format!("{endpoint}, where a new object went, is another process")),
     }
@@ -275,4 +274,10 @@ fn mapping_of(addr: usize, maps: &str) -> Option<Range<usize>> {
         Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
     };
     maps.lines().filter_map(range).find(|range| range.contains(&addr))
+}
+
+/// Bytes at an address of this process, through the kernel.
+#[expect(clippy::disallowed_methods, reason = "open for one read, and not for writing")]
+fn read_own_memory(bytes: &mut [u8], addr: u64) -> std::io::Result<()> {
+    fs::File::open("/proc/self/mem")?.read_exact_at(bytes, addr)
 }

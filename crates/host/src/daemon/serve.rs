@@ -4,10 +4,12 @@ use super::holdings::{Foreign, position};
 use super::memory::Full;
 use super::relay::{self, Absurd, Relay};
 use super::session::Session;
-use super::{Object, Shared, lock_of};
-use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
+use super::{Object, Shared, lock_of, namespaces};
+use crate::descriptors::DESCRIPTORS_MAX;
+use crate::socket::{Broken, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
+    version_of_hello,
 };
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -92,6 +94,11 @@ impl<'s> Serving<'s> {
 
     fn serve_one(&mut self) -> Result<(), Broken> {
         let body = self.reader.next(self.session.socket.as_fd())?;
+        if !self.welcomed
+            && let Some(version) = version_of_hello(body).filter(|version| *version != VERSION)
+        {
+            return self.refuse(&self.shared.other_version(version));
+        }
         let request = Request::decode(body)?;
         if self.welcomed == matches!(request, Request::Hello { .. }) {
             return self.refuse("its first message, and no other, says hello");
@@ -101,7 +108,7 @@ impl<'s> Serving<'s> {
             session: self.lane_of.as_ref().unwrap_or(self.session),
         };
         let done = match (&request, &self.lane_of, &self.shared.relay) {
-            (Request::Hello { version, lane_of }, ..) => hello(self.shared, self.session, *version, *lane_of),
+            (Request::Hello { lane_of, .. }, ..) => hello(self.shared, self.session, *lane_of),
             (request, Some(_), Some(relay)) => asker.relayed(relay, request),
             (request, None, Some(_)) if !is_about_memory(request) => {
                 Err(Lie("it asked for objects, which are asked for on a lane"))
@@ -123,7 +130,7 @@ impl<'s> Serving<'s> {
         }
     }
 
-    fn refuse(&mut self, why: &'static str) -> Result<(), Broken> {
+    fn refuse(&mut self, why: &str) -> Result<(), Broken> {
         let client = self.lane_of.as_ref().unwrap_or(self.session);
         log::warn!("client {} is cut off: {why}", client.number);
         let reply = Reply {
@@ -423,12 +430,7 @@ fn is_about_memory(request: &Request<'_>) -> bool {
 }
 
 /// The first message: a session of its own, or a lane of one that this process has.
-fn hello(shared: &Shared, session: &Arc<Session>, version: u16, lane_of: u64) -> Result<Outcome, Lie> {
-    if version != VERSION {
-        return Err(Lie(
-            "it speaks another version of the protocol; update it or restart the daemon",
-        ));
-    }
+fn hello(shared: &Shared, session: &Arc<Session>, lane_of: u64) -> Result<Outcome, Lie> {
     if lane_of == 0 {
         return Ok(Outcome::Welcome(None));
     }
@@ -443,6 +445,18 @@ fn hello(shared: &Shared, session: &Arc<Session>, version: u16, lane_of: u64) ->
 }
 
 impl Shared {
+    /// What a client of another version must know to go on.
+    fn other_version(&self, theirs: u16) -> String {
+        let StoreCounts { objects, object_bytes } = self.counts();
+        format!(
+            "it speaks version {theirs} of the protocol, and the daemon (process {}, tensorlease {}) version {VERSION}; \
+             the daemon holds {objects} objects of {object_bytes} bytes: use the package in its version here too, or end \
+             the daemon with `tensorlease stop`, which loses them",
+            std::process::id(),
+            env!("CARGO_PKG_VERSION"),
+        )
+    }
+
     fn counts(&self) -> StoreCounts {
         if let Some(relay) = &self.relay {
             let stats = relay.engine().stats();
@@ -474,6 +488,7 @@ impl Shared {
             pid: std::process::id(),
             age_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             clients,
+            namespaces: namespaces::rows(&self.index),
         }
     }
 }

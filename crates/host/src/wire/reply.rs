@@ -93,6 +93,15 @@ pub struct ClientRow {
     pub written_bytes: u64,
 }
 
+/// Objects whose keys begin alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceRow {
+    /// The part of their keys up to the first `/`, with it. Empty: keys without one.
+    pub namespace: String,
+    /// What they are.
+    pub counts: StoreCounts,
+}
+
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -116,6 +125,8 @@ pub struct Report {
     pub age_ms: u64,
     /// One row per client.
     pub clients: Vec<ClientRow>,
+    /// The namespaces that hold the most bytes, those first. Empty where an engine behind the daemon has the objects.
+    pub namespaces: Vec<NamespaceRow>,
 }
 
 /// The answer itself.
@@ -213,6 +224,7 @@ const OWN_TAG: u8 = 2;
 
 const SLAB_BYTES: usize = 4 + 8;
 const CLIENT_BYTES: usize = 12 * 8 + 4 + 1;
+const NAMESPACE_BYTES: usize = 2 + 2 * 8;
 
 impl<'a> Reply<'a> {
     /// Appends the message as one frame.
@@ -472,6 +484,10 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
             put_u64(out, number);
         }
     });
+    put_list(out, &report.namespaces, |out, row| {
+        put_short(out, row.namespace.as_bytes());
+        put_counts(out, row.counts);
+    });
 }
 
 fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
@@ -501,6 +517,12 @@ fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
                 read_bytes: fields.u64()?,
                 written_objects: fields.u64()?,
                 written_bytes: fields.u64()?,
+            })
+        })?,
+        namespaces: fields.list(NAMESPACE_BYTES, |fields| {
+            Ok(NamespaceRow {
+                namespace: fields.text("namespace")?.to_owned(),
+                counts: counts(fields)?,
             })
         })?,
     })
