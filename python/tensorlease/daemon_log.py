@@ -1,4 +1,4 @@
-"""What a daemon says. A full disk, or an output that is closed or not read, keeps it from saying it, and from nothing else."""
+"""What a daemon says. A full disk, or an output that is closed or not read, ends no daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE_BYTES_MAX = 4000
 
 
 class DaemonLog(logging.Handler):
-    """Lines on a descriptor. What can't be written at once is dropped, and the next line that can be says how many were."""
+    """Lines on a descriptor. What can't be written at once is dropped; the next line that can be says how many were."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(logging.WARNING)

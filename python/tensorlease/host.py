@@ -198,8 +198,8 @@ def _tail(log: Path) -> str:
 
 
 def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str = OWN_STORE) -> None:
-    """Runs a daemon in this process until it is told to end (SIGTERM, Ctrl-C, SIGHUP where that is not ignored), or nobody needs it and `keep` is
-    False.
+    """Runs a daemon in this process until it is told to end, or nobody needs it and `keep` is False. SIGTERM, Ctrl-C
+    and SIGHUP, where that is not ignored, tell it.
 
     :param socket: where it listens; None: this user's place
     :param max_bytes: bound of all memory that it hands out; None: half of what the machine has left
@@ -224,8 +224,9 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
 
 
 def _raise_limits() -> None:
-    """To what this process may have: two descriptors and a thread per client, one mapping as long as the arena, files in memory of that length, pages
-    locked for an engine, and no end by time. The process that starts the daemon may have lowered them for itself, and the daemon serves all."""
+    """To what this process may have: two descriptors and a thread per client, a mapping as long as the arena, files in
+    memory of that length, pages locked for an engine, and no end by time. The process that starts the daemon may have
+    lowered them for itself, and the daemon serves all."""
     for limit in (
         resource.RLIMIT_NOFILE,
         resource.RLIMIT_AS,
@@ -242,7 +243,8 @@ def _raise_limits() -> None:
 
 @contextlib.contextmanager
 def _told_to_end() -> Iterator[list[int]]:
-    """A list that gets the signal which asks the process to end, also where the process was started with signals blocked or ignored."""
+    """A list that gets the signal which asks the process to end. What the process was started with blocked is not any
+    more."""
     told: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:

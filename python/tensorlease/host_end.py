@@ -64,9 +64,10 @@ def _held(place: str, told: dict[str, Any]) -> str:
     lines = [f"The daemon at {place} (process {told['pid']}) is to end. Lost with it:"]
     if told["engine"] == OWN_STORE.partition(":")[0]:
         lines.append(f"  {told['objects']} objects of {told['object_bytes']} bytes")
-        lines += [
-            f"    {objects} of {count} bytes in namespace {name}" for name, objects, count in namespace_rows(told)
-        ]
+        rows = namespace_rows(told)
+        # One row without a name says nothing new.
+        if any(row["namespace"] for row in told["namespaces"]):
+            lines += [f"    {objects} of {count} bytes in namespace {name}" for name, objects, count in rows]
     else:
         lines.append(
             f"  what lies in its own segment of {told['engine']}, and the calls on that which it runs for its clients"
@@ -75,8 +76,8 @@ def _held(place: str, told: dict[str, Any]) -> str:
     lines.append(f"  the connections of {len(clients)} clients; their calls fail, what they have leased stays readable")
     for client in clients:
         lines.append(
-            f"    process {client['pid']}: {client['arena_bytes']} bytes of its arena, {client['pinned_objects']} objects pinned, "
-            f"{client['in_flight_bytes']} bytes in flight"
+            f"    process {client['pid']}: {client['arena_bytes']} bytes of its arena, "
+            f"{client['pinned_objects']} objects pinned, {client['in_flight_bytes']} bytes in flight"
         )
     return "\n".join(lines)
 
@@ -93,7 +94,8 @@ def _agreed() -> bool:
 
 
 class _Watched:
-    """A daemon's process, which no other one can be taken for: not one that gets its number, nor one of that number in another namespace."""
+    """A daemon's process. No other one is taken for it: not one that gets its number later, nor the one that has its
+    number in this PID namespace where the daemon runs in another."""
 
     def __init__(self, process: int, place: str) -> None:
         self._process = process
@@ -115,8 +117,8 @@ class _Watched:
 
     def _elsewhere(self) -> EngineUnavailable:
         return EngineUnavailable(
-            f"the daemon at {self._place} says that it is process {self._process}, and here that is none, or another: it has ended just now, "
-            "or runs in another PID namespace (a container); end it there"
+            f"the daemon at {self._place} says that it is process {self._process}, and here that is none, or another: "
+            "it has ended just now, or runs in another PID namespace (a container); end it there"
         )
 
     def end(self) -> None:
@@ -131,5 +133,6 @@ class _Watched:
         ended.register(self._descriptor, select.POLLIN)
         if not ended.poll(END_SECONDS * 1000):
             raise EngineUnavailable(
-                f"the daemon (process {self._process}) was told to end, and has not within {END_SECONDS:.0f} s; `kill -9 {self._process}` ends it at once"
+                f"the daemon (process {self._process}) was told to end, and has not within {END_SECONDS:.0f} s; "
+                f"`kill -9 {self._process}` ends it at once"
             )

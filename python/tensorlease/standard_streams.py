@@ -10,9 +10,9 @@ FIRST = 3
 
 
 def fill_standard_streams() -> None:
-    """Opens the null device for each standard stream that is closed, so that nothing which this process opens later takes its number.
+    """Opens the null device for each standard stream that is closed: nothing that is opened later takes its number.
 
-    For processes of this package's own: others may have closed theirs on purpose, to open something else there.
+    For processes of this package's own. Others may have closed theirs on purpose, to open something else there.
     """
     while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < FIRST:
         os.set_inheritable(opened, True)

@@ -1,4 +1,4 @@
-"""The host's daemon as a process: its descriptors, its signals, its log, its end; and clients that become other programs."""
+"""The host's daemon as a process: its descriptors, signals, log and end; and clients that become other programs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def daemon(folder: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def runtime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of this user's daemon, which no other test shares; a daemon that was started there ends with the test."""
+    """The folder of this user's daemon, which no other test shares. A daemon that is started there ends with the test."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.delenv("TENSORLEASE_URL", raising=False)
     yield folder / "tensorlease"
@@ -291,7 +291,8 @@ def test_a_daemon_that_ends_is_no_zombie_of_the_process_that_started_it(runtime:
 
 
 def test_a_process_that_started_a_daemon_ends_without_a_warning(runtime: Path, run_python: RunPython) -> None:
-    code = "import warnings; warnings.simplefilter('always')\nimport tensorlease as tl\ntl.open(max_bytes='8MiB').put(['a'], [1])"
+    code = "import warnings; warnings.simplefilter('always')\n"
+    code += "import tensorlease as tl; tl.open(max_bytes='8MiB').put(['a'], [1])"
     assert run_python(code).stderr == ""
 
 
