@@ -75,7 +75,7 @@ fn kind_name(kind: FaultKind) -> &'static str {
         FaultKind::NoHandle => "no_handle",
         FaultKind::NoLoan => "no_loan",
         FaultKind::Expired => "expired",
-        FaultKind::Full => "full",
+        FaultKind::Full | FaultKind::TooLarge => "full",
         FaultKind::Transient => "transient",
         FaultKind::MayStillWrite => "may_still_write",
         FaultKind::Unregistered => "unregistered",
@@ -143,7 +143,7 @@ impl IntoPython for ReadError {
                 held,
                 ..
             } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }
     }
@@ -163,7 +163,7 @@ impl IntoPython for WriteError {
                 held,
                 ..
             } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }
     }
