@@ -86,7 +86,7 @@ fn kind_name(kind: FaultKind) -> &'static str {
         FaultKind::NoHandle => "no_handle",
         FaultKind::NoLoan => "no_loan",
         FaultKind::Expired => "expired",
-        FaultKind::Full => "full",
+        FaultKind::Full | FaultKind::TooLarge => "full",
         FaultKind::Transient => "transient",
         FaultKind::MayStillWrite => "may_still_write",
         FaultKind::Unregistered => "unregistered",
@@ -154,7 +154,7 @@ impl IntoPython for ReadError {
                 held,
                 ..
             } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }
     }
@@ -174,7 +174,7 @@ impl IntoPython for WriteError {
                 held,
                 ..
             } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }
     }

@@ -77,10 +77,13 @@ def test_what_was_put_together_stays_while_a_call_that_was_given_up_may_read_it(
         assert [(failure.kind, failure.code) for failure in caught.value.failures] == [
             ("may_still_write", TRANSFER_FAIL)
         ]
+        # What it was put together from, and the memory in which it was.
+        assert store.stats()["quarantined_bytes"] >= 2 * MIB
         for number in range(20):
             store.put(["next"], [value(MIB, number)])
         [(address, sent)] = late
         assert still_at(address, len(sent)) == sent
+    assert store.stats()["quarantined_bytes"] == 0
 
 
 @pytest.mark.timeout(180)

@@ -1,7 +1,7 @@
 //! What all calls of one store share.
 
 use crate::{
-    CallError, Delivery, FallbackKind, Options,
+    CallError, Delivery, FallbackKind, Options, ReadError, WriteError,
     costs::Costs,
     patience::lock,
     readers::Readers,
@@ -187,11 +187,38 @@ impl Core {
             .iter()
             .map(|buffer| buffer.len() as u64)
             .sum();
-        landings + buffers + self.copies.usage().quarantined_bytes
+        landings + buffers + self.copies.usage().quarantined_bytes + self.engine.late_bytes()
     }
 
     pub(crate) fn quarantine_bytes_max(&self) -> u64 {
         self.options.quarantine_bytes.unwrap_or(self.options.max_bytes)
+    }
+
+    /// Past its bound the quarantine ends reads and writes, with the way out.
+    pub(crate) fn check_quarantine(&self) -> Result<(), Exhausted> {
+        if self.counters.quarantines.get() == 0 {
+            return Ok(());
+        }
+        let (held, max) = (self.quarantined_bytes(), self.quarantine_bytes_max());
+        if held <= max {
+            return Ok(());
+        }
+        let message = format!(
+            "{held} bytes are quarantined because transfers that timed out may still use them, more than quarantine_bytes={max}; close this store and open a new one"
+        );
+        Err(self.exhausted(message, 0))
+    }
+
+    /// No memory, with what there is of the arena.
+    pub(crate) fn exhausted(&self, message: String, asked: u64) -> Exhausted {
+        let usage = self.arena.usage();
+        Exhausted {
+            message,
+            asked,
+            free: usage.free_bytes,
+            largest: usage.largest_free,
+            held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
+        }
     }
 
     /// The engine is closed: nothing writes any more.
@@ -226,6 +253,7 @@ impl Core {
     pub(crate) fn count(&self, kind: FallbackKind, keys: u64, cause: Option<&str>) {
         let counter = match kind {
             FallbackKind::Budget => &self.counters.fallback_budget,
+            FallbackKind::HostFull => &self.counters.fallback_host_full,
             FallbackKind::TooLarge => &self.counters.fallback_too_large,
             FallbackKind::SlabNotRegistered => &self.counters.fallback_slab_not_registered,
             FallbackKind::SlabNotMapped => &self.counters.fallback_slab_not_mapped,
@@ -287,6 +315,28 @@ impl Drop for Core {
         std::mem::forget(std::mem::take(&mut *lock(&self.quarantined_buffers)));
     }
 }
+
+/// No memory for a call.
+pub(crate) struct Exhausted {
+    message: String,
+    asked: u64,
+    free: u64,
+    largest: u64,
+    held: u64,
+}
+
+macro_rules! from_exhausted {
+    ($($error:ident),+) => {
+        $(impl From<Exhausted> for $error {
+            fn from(exhausted: Exhausted) -> Self {
+                let Exhausted { message, asked, free, largest, held } = exhausted;
+                Self::ArenaExhausted { message, asked, free, largest, held }
+            }
+        })+
+    };
+}
+
+from_exhausted!(ReadError, WriteError);
 
 /// One call inside the store; `close` waits for them.
 pub(crate) struct Entered {

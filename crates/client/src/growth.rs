@@ -18,6 +18,18 @@ pub(crate) struct Refused {
     pub(crate) error: AcquireError,
 }
 
+impl Refused {
+    /// As it is told of a value: where the budget allows a slab and there is none, its lender has the reason.
+    pub(crate) fn told(self, core: &Core) -> Self {
+        let lender_is_full = core.lends_slabs && matches!(self.error, AcquireError::NeedsSlab { .. });
+        let kind = match self.kind {
+            FallbackKind::Budget if lender_is_full => FallbackKind::HostFull,
+            kind => kind,
+        };
+        Self { kind, ..self }
+    }
+}
+
 impl Core {
     /// Blocks of the arena for `wanted` (bytes, alignment), in order until the first that can't be had; makes slabs while
     /// the budget allows. Never waits for a block.

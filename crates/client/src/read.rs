@@ -161,27 +161,6 @@ impl Core {
         let slabs_cross = piece < self.arena.budget().slab_bytes_max;
         slabs_cross || request.items.iter().any(|item| whole_up_to < item.expected.bytes())
     }
-
-    /// Past its bound the quarantine ends the reads, with the way out.
-    fn check_quarantine(&self) -> Result<(), ReadError> {
-        if self.counters.quarantines.get() == 0 {
-            return Ok(());
-        }
-        let (held, max) = (self.quarantined_bytes(), self.quarantine_bytes_max());
-        if held <= max {
-            return Ok(());
-        }
-        let usage = self.arena.usage();
-        Err(ReadError::ArenaExhausted {
-            message: format!(
-                "{held} bytes are quarantined because transfers that timed out may still write them, more than quarantine_bytes={max}; close this store and open a new one"
-            ),
-            asked: 0,
-            free: usage.free_bytes,
-            largest: usage.largest_free,
-            held,
-        })
-    }
 }
 
 /// 5 ms, 20 ms, 80 ms, ... at most 1 s, each between half and whole, so that clients that failed together don't return together.

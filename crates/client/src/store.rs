@@ -150,7 +150,7 @@ impl Store {
             return Ok(Buffer::from(tensorlease_memory::HeapBytes::new(0)));
         }
         let mut acquired = core.acquire(SlabKind::Lease, &[(bytes, GRANULE_BYTES)]);
-        if let Some(refused) = acquired.refused {
+        if let Some(refused) = acquired.refused.map(|refused| refused.told(core)) {
             return Err(exhausted(core, bytes, refused.kind, &refused.error));
         }
         let block = acquired.blocks.pop().expect("not refused, so there is a block");
@@ -260,6 +260,11 @@ impl Store {
                 .unwrap_or_else(|_| Err(core.broken(format!("the {} engine panicked", core.capabilities.name))))
         })?;
         cleared.map_err(|fault: Fault| {
+            if fault.kind == FaultKind::Refused {
+                // What was asked is wrong, for instance that everything of everybody goes.
+                let message = format!("can't clear the namespace: {}", fault.message);
+                return CallError::Invalid { message }.into();
+            }
             let failures = vec![KeyFailure::new(&core.options.namespace, fault)];
             if let Err(error) = reachable("can't clear the namespace", &failures) {
                 return error.into();
@@ -380,7 +385,7 @@ fn not_there(error: CallError, missing: &[String]) -> QueryError {
         Fault::new(
             FaultKind::NotFound,
             0,
-            "nobody has put it; see whether its writer runs, or raise timeout",
+            "not put yet; see whether the writer runs, or raise timeout",
         )
     };
     let failures: Vec<KeyFailure> = missing.iter().map(|key| KeyFailure::new(key, absent())).collect();
@@ -391,14 +396,8 @@ fn not_there(error: CallError, missing: &[String]) -> QueryError {
 }
 
 fn exhausted(core: &Core, asked: u64, kind: crate::FallbackKind, error: &AcquireError) -> ReadError {
-    let usage = core.arena.usage();
-    ReadError::ArenaExhausted {
-        message: format!("no block of {asked} bytes: {} ({error})", kind.words()),
-        asked,
-        free: usage.free_bytes,
-        largest: usage.largest_free,
-        held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
-    }
+    let message = format!("no block of {asked} bytes: {} ({error})", kind.words());
+    core.exhausted(message, asked).into()
 }
 
 impl Core {

@@ -79,6 +79,10 @@ pub trait Engine: Send + Sync {
     fn local_reads(&self) -> u64 {
         0
     }
+    /// Bytes of its own memory that transfers which were given up may still use: kept until it is closed.
+    fn late_bytes(&self) -> u64 {
+        0
+    }
     /// What people should know of the way that reads will take, for the line that is logged at open.
     fn remark(&self) -> Option<String> {
         None

@@ -25,13 +25,15 @@ pub enum FaultKind {
     Unregistered,
     /// The engine can't be reached or is closed.
     Unavailable,
-    /// Refused for good: invalid key, value too large...
+    /// Refused for good: invalid key, too many dimensions...
     Refused,
+    /// The value is larger than all that the store can ever hold (writes): no waiting helps.
+    TooLarge,
 }
 
 impl FaultKind {
     /// Every kind. The host's protocol sends a kind as its place here: another order is another version of it.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NotFound,
         Self::Mismatch,
         Self::NoHandle,
@@ -43,6 +45,7 @@ impl FaultKind {
         Self::Unregistered,
         Self::Unavailable,
         Self::Refused,
+        Self::TooLarge,
     ];
 }
 

@@ -7,6 +7,7 @@ use super::{
     own_segment::OwnSegment,
     settings::{Protocol, Settings},
     turns::TurnsOverTcp,
+    writing::LateSources,
 };
 use pyo3::{prelude::*, types::PyWeakrefReference};
 use std::{
@@ -21,7 +22,7 @@ use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
     Removals, Staging, Turn, WriteOp,
 };
-use tensorlease_memory::{HeapBytes, Region, RegionSet};
+use tensorlease_memory::{Region, RegionSet};
 
 /// Half of what one peer's queue took before it wedged, for masters and peers that don't have the longer queue.
 const BATCH_KEYS_MAX: usize = 1024;
@@ -46,8 +47,7 @@ pub(super) struct Mooncake {
     pub(super) removals: Removals,
     /// Of calls over TCP.
     turns: Option<TurnsOverTcp>,
-    /// Memory that calls which were given up may still read.
-    pub(super) late_sources: Mutex<Vec<HeapBytes>>,
+    pub(super) late_sources: LateSources,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
@@ -124,7 +124,7 @@ impl Mooncake {
             registrations: Mutex::default(),
             removals: Removals::default(),
             turns,
-            late_sources: Mutex::default(),
+            late_sources: LateSources::default(),
             open: RwLock::new(true),
             counters: Counters::default(),
         })
@@ -506,6 +506,10 @@ impl Engine for Mooncake {
         self.own_segment.as_ref().map_or(0, OwnSegment::reads)
     }
 
+    fn late_bytes(&self) -> u64 {
+        self.late_sources.bytes()
+    }
+
     fn remark(&self) -> Option<String> {
         self.remark.clone()
     }
@@ -528,7 +532,10 @@ impl Engine for Mooncake {
             source: Box::new(source),
         };
         match self.calls.close().map_err(failed)? {
-            0 => Ok(()),
+            0 => {
+                self.late_sources.free();
+                Ok(())
+            }
             code => Err(failed(fault(code, Way::Asked, Duration::ZERO))),
         }
     }

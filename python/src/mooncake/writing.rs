@@ -5,7 +5,7 @@ use super::{
     engine::{Mooncake, transfer},
 };
 use std::{
-    sync::PoisonError,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tensorlease_engine::{Fault, FaultKind, WriteOp, of_another_size};
@@ -14,6 +14,39 @@ use tensorlease_memory::{CopyMode, HeapBytes, Region, Source, copy};
 /// Objects of several pieces are put together until one call's have so many bytes. Calls of an object each took three times as long for 64 KiB;
 /// with 16 MiB and more at a time no copy runs beside the transfer of the last ones.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
+
+/// Memory that calls which were given up may still read.
+#[derive(Default)]
+pub(super) struct LateSources {
+    kept: Mutex<Vec<HeapBytes>>,
+}
+
+impl LateSources {
+    fn keep(&self, memory: HeapBytes) {
+        self.kept().push(memory);
+    }
+
+    /// All of them together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.kept().iter().map(|memory| memory.len() as u64).sum()
+    }
+
+    /// Mooncake is closed: nothing reads any more.
+    pub(super) fn free(&self) {
+        drop(std::mem::take(&mut *self.kept()));
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<HeapBytes>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LateSources {
+    fn drop(&mut self) {
+        // Empty where Mooncake has closed. Where it has not, it may still read these: they are never given back.
+        std::mem::forget(std::mem::take(&mut *self.kept()));
+    }
+}
 
 impl Mooncake {
     /// All of them in as few calls as the memory allows in which objects of several pieces are put together. Not for those where memory must be
@@ -63,8 +96,7 @@ impl Mooncake {
         let late = |result: &Result<(), Fault>| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite);
         if !gathered.is_empty() && results.iter().any(late) {
             // Mooncake may still read it; what it was put together from is its caller's to keep.
-            let mut kept = self.late_sources.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.push(gathered);
+            self.late_sources.keep(gathered);
         }
         results
     }

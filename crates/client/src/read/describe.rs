@@ -203,20 +203,22 @@ pub(super) fn name_mismatches(
         if let Ok(Some(found)) = found
             && found.kind != items.items[item].kind
         {
-            let (there, asked) = (
-                words(&found.kind, found.bytes),
-                words(&items.items[item].kind, items.items[item].len),
-            );
-            failure.message = format!("holds {there}, asked for {asked}; ask for what it holds");
+            let there = words(&found.kind, found.bytes);
+            failure.message = mismatch(&there, &words(&items.items[item].kind, items.items[item].len));
         }
     }
     failures
 }
 
-/// `a tensor float32 (3, 4) of 48 bytes`.
+/// What is stored and what was asked for, both in words.
+pub(super) fn mismatch(there: &str, asked: &str) -> String {
+    format!("stored as {there}, you asked for {asked}")
+}
+
+/// `float32 (3, 4)`, or `a value that is no tensor, of 12 bytes`.
 pub(super) fn words(kind: &ObjectKind, bytes: u64) -> String {
     match kind {
-        ObjectKind::Tensor(spec) => format!("a tensor {} of {bytes} bytes", spec.words()),
+        ObjectKind::Tensor(spec) => spec.words(),
         ObjectKind::Packed => format!("a value that is no tensor, of {bytes} bytes"),
     }
 }

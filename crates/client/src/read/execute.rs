@@ -422,10 +422,7 @@ impl Core {
 
     fn no_staging(&self, refused: &Refused) -> String {
         match self.quarantined_bytes() {
-            0 if refused.kind != FallbackKind::Budget => {
-                format!("no staging block: {} ({})", refused.kind.words(), refused.error)
-            }
-            0 => format!("no staging block: {}", refused.error),
+            0 => format!("no staging block: {} ({})", refused.kind.words(), refused.error),
             held => format!(
                 "no staging block: {held} bytes are quarantined because transfers that failed may still use them; close this store and open a new one"
             ),

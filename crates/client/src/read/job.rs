@@ -9,11 +9,8 @@ use super::{
     items::{Item, Items, ZERO_MARKER},
 };
 use crate::{
-    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest,
-    core::Core,
-    error::{listed, read_error},
-    patience::Wait,
-    request::Expected,
+    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error,
+    patience::Wait, request::Expected,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 use tensorlease_arena::plan::{fold_duplicates, split_ranges};
@@ -359,8 +356,12 @@ impl<'a> Job<'a> {
     pub(super) fn refusal(&self, kind: FallbackKind, units: &[u32], detail: &str) -> ReadError {
         let items = units.iter().flat_map(|unit| self.units[*unit as usize].each_part());
         let keys: Vec<&str> = items.map(|(item, _)| self.items.name(item as usize)).collect();
-        let message = format!("strict=True, {}, and {}{detail}", listed(&keys), kind.words());
-        ReadError::Fallback { kind, message }
+        let (message, failures) = kind.refusal(&keys, detail);
+        ReadError::Fallback {
+            kind,
+            message,
+            failures,
+        }
     }
 
     /// What was to be leased is counted as a fallback by now.
@@ -512,7 +513,7 @@ fn check_described(core: &Arc<Core>, items: &Items, which: &[usize], wait: &Wait
             Ok(None) => Fault::new(FaultKind::NotFound, 0, "there is no such object"),
             Ok(Some(info)) if info.len != len.max(ZERO_MARKER.len() as u64) || info.tag.as_ref() != items.tag(item) => {
                 let asked = super::describe::words(&items.items[item].kind, len);
-                Fault::new(FaultKind::Mismatch, 0, format!("holds another object than {asked}"))
+                Fault::new(FaultKind::Mismatch, 0, format!("another value is stored than {asked}"))
             }
             Ok(Some(_)) => continue,
         };

@@ -157,15 +157,16 @@ impl Job<'_> {
             }
             queue = &queue[got..];
             let Some(refused) = acquired.refused else { break };
-            if self.core.options.strict {
-                return Err(self.refusal(refused.kind, &queue[..1], &format!(": {}", refused.error)));
-            }
+            let refused = refused.told(self.core);
             // A value that can never fit leaves the others their chance; anything else ends it for all that are left.
             let lost = if refused.kind == FallbackKind::TooLarge {
                 1
             } else {
                 queue.len()
             };
+            if self.core.options.strict {
+                return Err(self.refusal(refused.kind, &queue[..lost], &format!(" ({})", refused.error)));
+            }
             self.core.count_fallback(refused.kind, lost as u64);
             left.extend_from_slice(&queue[..lost]);
             queue = &queue[lost..];
@@ -366,15 +367,9 @@ impl Core {
 
     /// The system gave no memory at all.
     pub(crate) fn no_memory(&self, asked: u64, error: &MapError) -> ReadError {
-        let usage = self.arena.usage();
-        ReadError::ArenaExhausted {
-            message: format!(
-                "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
-            ),
-            asked,
-            free: usage.free_bytes,
-            largest: usage.largest_free,
-            held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
-        }
+        let message = format!(
+            "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
+        );
+        self.exhausted(message, asked).into()
     }
 }

@@ -1,6 +1,6 @@
 //! Reads in place: values that stay where the engine keeps them.
 
-use super::describe::{check_len, object_kind, value_bytes, words};
+use super::describe::{check_len, mismatch, object_kind, value_bytes, words};
 use crate::{
     CallError, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, blocking::call_engine, core::Core,
     error::read_error, patience::Wait, request::Expected,
@@ -110,8 +110,7 @@ fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) ->
     if let Some((kind_asked, len_asked)) = asked
         && (kind_asked != kind || len_asked != len)
     {
-        let (there, asked) = (words(&kind, len), words(&kind_asked, len_asked));
-        let message = format!("holds {there}, asked for {asked}; ask for what it holds");
+        let message = mismatch(&words(&kind, len), &words(&kind_asked, len_asked));
         return Err(Fault::new(FaultKind::Mismatch, 0, message));
     }
     check_len(len, view.len() as u64)?;

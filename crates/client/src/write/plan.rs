@@ -130,7 +130,7 @@ fn own_block(core: &Core, object: &Object) -> Result<InFlight, Refused> {
     let mut acquired = core.acquire(SlabKind::Lease, &[(object.len, GRANULE_BYTES)]);
     match acquired.refused {
         None => Ok(acquired.blocks.pop().expect("not refused, so there is a block")),
-        Some(refused) => Err(refused),
+        Some(refused) => Err(refused.told(core)),
     }
 }
 
@@ -144,16 +144,14 @@ fn staged_alone(core: &Core, object: Object, block: InFlight) -> WriteCall {
 
 /// No block for it: its own memory is registered for its call.
 fn registered_alone(core: &Core, object: Object, refused: &Refused) -> Result<WriteCall, WriteError> {
+    let kind = refused.kind;
     if core.options.strict {
-        let key = crate::error::quoted(&object.key[core.options.namespace.len()..]);
-        let message = format!(
-            "strict=True, key {key}, and {}: {}",
-            refused.kind.words(),
-            refused.error
-        );
+        let key = &object.key[core.options.namespace.len()..];
+        let (message, failures) = kind.refusal(&[key], &format!(" ({})", refused.error));
         return Err(WriteError::Fallback {
-            kind: refused.kind,
+            kind,
             message,
+            failures,
         });
     }
     core.counters.fallback_writes.add(1);

@@ -5,7 +5,9 @@ use crate::{
     support::{Checking, Claims, MIB, bytes_spec, eventually, free_engine, pattern, stat, tensor_item},
 };
 use std::{path::Path, sync::Arc, time::Duration};
-use tensorlease::{Delivery, Options, Patience, PutItem, ReadOutput, ReadRequest, Store, WriteError};
+use tensorlease::{
+    Delivery, FallbackKind, Options, Patience, PutItem, ReadError, ReadOutput, ReadRequest, Store, WriteError,
+};
 use tensorlease_host::{Behind, Daemon, DaemonOptions, SocketPath};
 
 const CAPACITY: u64 = 16 * MIB;
@@ -93,4 +95,56 @@ fn behind_a_host_what_lies_in_the_arena_is_read_into_directly() {
     store.put(items.collect(), Patience::default()).unwrap();
     read_into_the_arena(&store, &values);
     assert_eq!(stat(&store, "register_calls_per_read"), 0);
+}
+
+#[test]
+fn a_full_daemon_is_told_from_a_full_arena_by_every_way_that_meets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = daemon(folder.path());
+    let store = client(&daemon);
+    for at in 0..15 {
+        put(&store, &format!("k{at}"), MIB).unwrap();
+    }
+    let strict = Store::open(
+        store.url(),
+        &Options {
+            strict: true,
+            ..store.options().clone()
+        },
+    )
+    .unwrap();
+    let request = |count: u64| ReadRequest {
+        items: (0..count).map(|at| tensor_item(&format!("k{at}"), MIB)).collect(),
+        delivery: Some(Delivery::Leased),
+        ..ReadRequest::default()
+    };
+    let error = strict.get(request(3), Patience::default()).unwrap_err();
+    let ReadError::Fallback {
+        kind: FallbackKind::HostFull,
+        message,
+        failures,
+    } = error
+    else {
+        panic!("{error:?}")
+    };
+    assert!(
+        message.contains("larger --max-bytes") && !message.contains("raise max_bytes"),
+        "{message}"
+    );
+    assert_eq!(failures.last().map(|failure| failure.key.as_str()), Some("k2"));
+    drop(strict);
+    let read = store.get(request(3), Patience::default()).unwrap();
+    assert!(0 < stat(&store, "fallback_host_full"));
+    assert_eq!(stat(&store, "fallback_budget"), 0);
+    drop(read);
+    let error = store.empty(2 * MIB).unwrap_err();
+    assert!(
+        matches!(&error, ReadError::ArenaExhausted { message, .. } if message.contains("larger --max-bytes")),
+        "{error:?}"
+    );
+    let error = put(&store, "larger", CAPACITY + 1).unwrap_err();
+    assert!(
+        matches!(&error, WriteError::StoreFull { message, .. } if message.contains("larger --max-bytes")),
+        "{error:?}"
+    );
 }

@@ -279,7 +279,10 @@ fn every_fallback_is_counted_and_strict_names_it() {
         };
         let rig = Rig::registering(stored(&lens).0, &strict);
         let error = rig.read(&lens, Delivery::Leased).unwrap_err();
-        let ReadError::Fallback { kind: named, message } = error else {
+        let ReadError::Fallback {
+            kind: named, message, ..
+        } = error
+        else {
             panic!("{error:?}")
         };
         assert_eq!(named, kind);

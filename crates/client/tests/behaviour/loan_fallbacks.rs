@@ -53,7 +53,7 @@ fn unregistrations(rig: &Rig) -> usize {
 }
 
 fn assert_refused(error: &ReadError, expected: FallbackKind, parts: &[&str]) {
-    let ReadError::Fallback { kind, message } = error else {
+    let ReadError::Fallback { kind, message, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(*kind, expected, "{message}");

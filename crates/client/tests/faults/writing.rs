@@ -160,7 +160,8 @@ impl Run<'_> {
         match error {
             WriteError::Call(error) => (fate_of(error), self.grounds.explain_call(error, patience, closing)),
             WriteError::Transfer { failures, .. } | WriteError::StoreFull { failures, .. } => {
-                let full = failures.iter().any(|failure| failure.kind == FaultKind::Full);
+                let no_room = |failure: &KeyFailure| matches!(failure.kind, FaultKind::Full | FaultKind::TooLarge);
+                let full = failures.iter().any(no_room);
                 let named = full == matches!(error, WriteError::StoreFull { .. }) && !failures.is_empty();
                 let explain = |failure| Grounds::explain_failure(&self.grounds.writes, failure, closing);
                 let explained = failures.iter().try_for_each(explain);

@@ -27,6 +27,7 @@ pub(crate) struct Hooked {
     descriptions: AtomicU64,
     closes: bool,
     slabs: Option<Arc<dyn SlabSource>>,
+    late_bytes: u64,
     on_read: Option<Box<OnRead>>,
     on_write: Option<Box<OnWrite>>,
     on_register: Option<Box<OnRegister>>,
@@ -43,6 +44,7 @@ impl Hooked {
             descriptions: AtomicU64::new(0),
             closes: true,
             slabs: None,
+            late_bytes: 0,
             on_read: None,
             on_write: None,
             on_register: None,
@@ -65,6 +67,12 @@ impl Hooked {
     /// Memory of the client's arena comes from there.
     pub(crate) fn with_slabs(mut self, slabs: Arc<dyn SlabSource>) -> Self {
         self.slabs = Some(slabs);
+        self
+    }
+
+    /// Keeps so many bytes of its own for transfers that were given up.
+    pub(crate) fn keeping(mut self, late_bytes: u64) -> Self {
+        self.late_bytes = late_bytes;
         self
     }
 
@@ -159,6 +167,10 @@ impl Engine for Hooked {
         let described = self.inner.describe_batch(keys);
         self.described();
         described
+    }
+
+    fn late_bytes(&self) -> u64 {
+        self.late_bytes
     }
 
     fn views(&self) -> Option<&dyn Views> {
