@@ -11,7 +11,6 @@ mod read;
 mod shape;
 mod write;
 
-mod collector;
 mod deliver;
 mod dtype;
 mod error;
@@ -37,7 +36,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::{
-        buffer::{InPlace, Lease},
+        buffer::{InPlace, Lease, live_views},
         conformance::{conformance_checks, run_conformance_check},
         dtype::dtype_names,
         host::{HostDaemon, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket},

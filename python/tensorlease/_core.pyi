@@ -1,6 +1,7 @@
 # One stub per Rust file that shows something to Python; this one lists them.
 from tensorlease._core_buffer import InPlace as InPlace
 from tensorlease._core_buffer import Lease as Lease
+from tensorlease._core_buffer import live_views as live_views
 from tensorlease._core_conformance import conformance_checks as conformance_checks
 from tensorlease._core_conformance import run_conformance_check as run_conformance_check
 from tensorlease._core_dtype import dtype_names as dtype_names
@@ -35,6 +36,7 @@ __all__ = [
     "host_socket",
     "import_as_capsules",
     "import_what_torch_refuses",
+    "live_views",
     "log_records_dropped",
     "parse_bytes",
     "run_conformance_check",

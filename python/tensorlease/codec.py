@@ -80,6 +80,12 @@ def decode(buffer: Any, key: str, allow_pickle: bool) -> Any:
         raise CodecError(f"key {key!r}: the stored bytes are damaged ({error})") from error
 
 
+def _view_class() -> Any:
+    """The class of arrays that lie in the host's store, where there has been one."""
+    views = sys.modules.get("tensorlease.numpy_views")
+    return views.View if views is not None else None
+
+
 class _Writer:
     def __init__(self, name: str, allow_pickle: bool) -> None:
         self._name = name
@@ -117,7 +123,7 @@ class _Writer:
             return self._tensor(value)
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            if type(value) is numpy.ndarray or type(value) is numpy.memmap:
+            if type(value) is numpy.ndarray or type(value) is numpy.memmap or type(value) is _view_class():
                 return self._array(numpy, value)
             if isinstance(value, numpy.generic) and not value.dtype.hasobject:
                 return msgpack.ExtType(_SCALAR, self._pack([_descr_of(numpy, value.dtype), value.tobytes()]))
