@@ -102,6 +102,13 @@ impl HostDaemon {
     }
 }
 
+impl Drop for HostDaemon {
+    /// One that was not stopped ends now, without the GIL: an engine in Python needs it to close.
+    fn drop(&mut self) {
+        let _ended = Python::try_attach(|py| py.detach(|| self.daemon.stop()));
+    }
+}
+
 /// None: the daemon holds the objects itself.
 fn engine_behind(url: &str) -> Result<Option<Arc<dyn Engine>>, OpenError> {
     let refused = |message: String| Err(OpenError::Config { message });

@@ -12,7 +12,6 @@ mod shape;
 mod tree;
 mod write;
 
-mod collector;
 mod deliver;
 mod dtype;
 mod error;
@@ -41,7 +40,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::{
-        buffer::{InPlace, Lease},
+        buffer::{InPlace, Lease, live_views},
         dtype::dtype_names,
         host::{
             HostDaemon, host_holder, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket,

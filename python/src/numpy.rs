@@ -7,7 +7,13 @@ use crate::{
     shape::Dims,
     test_hooks::Switch,
 };
-use pyo3::{exceptions::PyImportError, intern, prelude::*, sync::PyOnceLock, types::PyTuple};
+use pyo3::{
+    exceptions::PyImportError,
+    intern,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyTuple, PyType},
+};
 use smallvec::SmallVec;
 use tensorlease::{Buffer, DType};
 
@@ -17,7 +23,9 @@ static BY_CALL: Switch = Switch::off();
 
 /// What is used of numpy.
 pub(crate) struct Numpy {
-    array: Py<PyAny>,
+    array: Py<PyType>,
+    /// The class of arrays that nobody may write, loaded with the first of them.
+    view: PyOnceLock<Py<PyType>>,
     memmap: Py<PyAny>,
     empty: Py<PyAny>,
     /// Makes arrays faster than calls of Python, where this numpy has it.
@@ -65,7 +73,8 @@ impl Numpy {
     fn load(py: Python<'_>) -> PyResult<Self> {
         let numpy = py.import("numpy")?;
         Ok(Self {
-            array: numpy.getattr("ndarray")?.unbind(),
+            array: numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind(),
+            view: PyOnceLock::new(),
             memmap: numpy.getattr("memmap")?.unbind(),
             empty: numpy.getattr("empty")?.unbind(),
             api: NumpyApi::load(numpy.as_any()),
@@ -76,7 +85,20 @@ impl Numpy {
     /// Is it an array that is nothing but its elements? (A masked array is more.)
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = object.get_type_ptr().cast();
-        class == self.array.as_ptr() || class == self.memmap.as_ptr()
+        let seen = self.view.get(object.py());
+        class == self.array.as_ptr() || class == self.memmap.as_ptr() || seen.is_some_and(|view| class == view.as_ptr())
+    }
+
+    /// The class of arrays over memory that may be written or not.
+    fn class<'py>(&self, py: Python<'py>, writable: bool) -> PyResult<&Bound<'py, PyType>> {
+        if writable {
+            return Ok(self.array.bind(py));
+        }
+        let view = self.view.get_or_try_init(py, || {
+            let class = py.import("tensorlease.numpy_views")?.getattr("View")?;
+            Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
+        })?;
+        Ok(view.bind(py))
     }
 
     /// Where an array lies and what it is of; None: only a call of Python can tell.
@@ -124,16 +146,15 @@ impl Numpy {
         let Some(mut memory) = memory.filter(|_| !form.empty) else {
             return self.empty.bind(py).call1((&form.shape, &form.dtype));
         };
+        let class = self.class(py, memory.is_writable())?;
         if let Some(api) = &self.api
             && !BY_CALL.is_on()
         {
-            match api.array(&form.dtype, form.item_bytes, &form.dims, memory) {
+            match api.array(class, &form.dtype, form.item_bytes, &form.dims, memory) {
                 Ok(array) => return array,
                 Err(unsuitable) => memory = unsuitable,
             }
         }
-        self.array
-            .bind(py)
-            .call1((&form.shape, &form.dtype, memory.into_owner()))
+        class.call1((&form.shape, &form.dtype, memory.into_owner()))
     }
 }

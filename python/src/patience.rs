@@ -82,6 +82,11 @@ impl Waiting {
         })
     }
 
+    /// How long it waits; None: as long as the store's `call_timeout`.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline - self.started)
+    }
+
     /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own outcome.
     pub(crate) fn run<T, E>(
         &self,

@@ -1,6 +1,5 @@
 //! The store as Python's `Store` uses it: arguments in, one call to the client without the GIL, objects out.
 use crate::{
-    collector::CollectorPause,
     deliver::{self, Wrapper},
     dtype::DTypes,
     error::{IntoPython, config_error, named, shown},
@@ -12,13 +11,14 @@ use crate::{
     write::Values,
 };
 use pyo3::{
+    exceptions::PyBaseException,
     prelude::*,
     types::{PyDict, PyList, PyTuple, PyWeakrefReference},
 };
 use std::{collections::HashMap, sync::Arc, time::Instant};
 use tensorlease::{
-    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Route,
-    Store,
+    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, Patience, PutItem, ReadItem, ReadOutput,
+    ReadRequest, Route, Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -50,14 +50,15 @@ impl CoreStore {
         quarantine_bytes: Option<u64>,
         batch_keys: u32,
         retries: u32,
-        fork: &str,
+        fork: Option<&str>,
         call_timeout: f64,
     ) -> PyResult<Self> {
         let fork = match fork {
-            "inherit" => ForkPolicy::Inherit,
-            "exclude" => ForkPolicy::Exclude,
-            _ => {
-                let message = format!("fork is {fork:?}; allowed are \"inherit\" and \"exclude\"");
+            None => None,
+            Some("inherit") => Some(ForkPolicy::Inherit),
+            Some("exclude") => Some(ForkPolicy::Exclude),
+            Some(fork) => {
+                let message = format!("fork is {fork:?}; allowed are \"inherit\", \"exclude\" and None");
                 return Err(config_error(py, &message));
             }
         };
@@ -284,6 +285,34 @@ impl CoreStore {
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
     }
 
+    /// Checks the arguments of a wait, and asks no engine: the keys as a list, and the seconds to wait.
+    #[pyo3(signature = (keys, *, timeout))]
+    fn check_wait<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyList>, f64)> {
+        let wait = Waiting::new(py, timeout, None)?.timeout();
+        let list = list_of(keys, "keys")?;
+        let checked = self.store.check(&keys_of(&list)?);
+        checked.map_err(|error| error.into_python(py))?;
+        Ok((list, wait.unwrap_or(self.store.options().call_timeout).as_secs_f64()))
+    }
+
+    /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at least once.
+    #[staticmethod]
+    #[pyo3(signature = (missing, *, waited, looked))]
+    fn not_there(
+        py: Python<'_>,
+        missing: &Bound<'_, PyList>,
+        waited: f64,
+        looked: bool,
+    ) -> PyResult<Py<PyBaseException>> {
+        let error = Store::not_there(&keys_of(missing)?, seconds(py, waited, "waited")?, looked);
+        Ok(error.into_python(py).into_value(py))
+    }
+
     /// Removes objects; returns how many there were.
     #[pyo3(signature = (keys, *, timeout, interrupt))]
     fn remove(
@@ -366,6 +395,14 @@ impl CoreStore {
     }
 }
 
+impl Drop for CoreStore {
+    /// A store that nobody has closed closes now, without the GIL: an engine in Python needs it for that, and the other threads go on.
+    fn drop(&mut self) {
+        // While the interpreter ends there is none to let go of.
+        let _ended = Python::try_attach(|py| py.detach(|| self.store.close(Patience::default())));
+    }
+}
+
 impl CoreStore {
     /// The client's handle.
     #[cfg(feature = "test-hooks")]
@@ -378,29 +415,26 @@ impl CoreStore {
         let started = Instant::now();
         let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
         let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(layouts.len());
-        {
-            let _pause = CollectorPause::new(py, layouts.len())?;
-            for (field, buffer) in layouts.into_iter().zip(output.batches) {
-                let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
-                let Some(lengths) = field.lengths else {
-                    objects.push(values);
-                    continue;
-                };
-                let (least, most) = (
-                    lengths.iter().min().copied().unwrap_or(0),
-                    lengths.iter().max().copied().unwrap_or(0),
-                );
-                let offsets = match offsets_of.get(&lengths) {
-                    Some(offsets) => offsets.clone(),
-                    None => {
-                        let offsets = wrapper.words(offsets_from(&lengths))?;
-                        offsets_of.insert(lengths, offsets.clone());
-                        offsets
-                    }
-                };
-                let parts = (values, offsets, least, most).into_pyobject(py)?;
-                objects.push(parts.cast_into::<PyTuple>()?.into_any());
-            }
+        for (field, buffer) in layouts.into_iter().zip(output.batches) {
+            let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
+            let Some(lengths) = field.lengths else {
+                objects.push(values);
+                continue;
+            };
+            let (least, most) = (
+                lengths.iter().min().copied().unwrap_or(0),
+                lengths.iter().max().copied().unwrap_or(0),
+            );
+            let offsets = match offsets_of.get(&lengths) {
+                Some(offsets) => offsets.clone(),
+                None => {
+                    let offsets = wrapper.words(offsets_from(&lengths))?;
+                    offsets_of.insert(lengths, offsets.clone());
+                    offsets
+                }
+            };
+            let parts = (values, offsets, least, most).into_pyobject(py)?;
+            objects.push(parts.cast_into::<PyTuple>()?.into_any());
         }
         self.store.count_wrap(started.elapsed());
         PyList::new(py, objects)

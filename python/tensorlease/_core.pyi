@@ -1,6 +1,7 @@
 # One stub per Rust file that shows something to Python; this one lists them. What only tests call (`_core._tests`) has none.
 from tensorlease._core_buffer import InPlace as InPlace
 from tensorlease._core_buffer import Lease as Lease
+from tensorlease._core_buffer import live_views as live_views
 from tensorlease._core_dtype import dtype_names as dtype_names
 from tensorlease._core_host import HostDaemon as HostDaemon
 from tensorlease._core_host import host_holder as host_holder
@@ -34,6 +35,7 @@ __all__ = [
     "host_socket",
     "levels_max",
     "listed",
+    "live_views",
     "log_records_dropped",
     "parse_bytes",
     "set_log_level",

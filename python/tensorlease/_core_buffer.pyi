@@ -13,3 +13,6 @@ class InPlace:
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def live_views() -> int:
+    """How many objects of a host's store this process reads in place now."""

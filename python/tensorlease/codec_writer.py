@@ -36,6 +36,13 @@ _DTYPES = frozenset(dtype_names())
 _OPTIONS: dict[str, Any] = {"strict_types": True, "unicode_errors": "surrogatepass"}
 
 
+
+def _view_class() -> Any:
+    """The class of arrays that lie in the host's store, where there has been one."""
+    views = sys.modules.get("tensorlease.numpy_views")
+    return views.View if views is not None else None
+
+
 class Writer:
     """Of one value. `name` says in errors which key it is of."""
 
@@ -137,7 +144,7 @@ class Writer:
             return self._tensor(value)
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            plain = type(value) is numpy.ndarray or type(value) is numpy.memmap
+            plain = type(value) in (numpy.ndarray, numpy.memmap) or type(value) is _view_class()
             if plain and value.dtype == numpy.dtype(object):
                 return OBJECT_ARRAY, [list(value.shape), list(value.ravel())]
             if plain or isinstance(value, numpy.generic):

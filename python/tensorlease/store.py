@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -31,10 +29,6 @@ CLOSE_SECONDS = 10.0
 #: Longer times are as good as this one.
 SECONDS_MAX = 1e12
 
-#: Pauses of `await_keys` between two looks, seconds; doubled up to the longest.
-AWAIT_PAUSE_FIRST = 0.001
-AWAIT_PAUSE_LONGEST = 0.02
-
 _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
 
@@ -53,7 +47,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     quarantine_bytes: int | str | None = None,
     batch_keys: int = 400,
     retries: int = 3,
-    fork: str = "inherit",
+    fork: str | None = None,
     call_timeout: float = 600.0,
 ) -> Store:
     """Opens a store.
@@ -76,7 +70,9 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     :param batch_keys: keys of one batch where the released TransferQueue client's way is followed: ``register-per-call``, and
         ``mooncake://...?pool=store``
     :param retries: tries after the first, for faults that pass
-    :param fork: what a forked child sees of the arena: ``"inherit"`` or ``"exclude"``
+    :param fork: what a forked child sees of the arena: ``"inherit"`` (its tensors stay readable there) or ``"exclude"`` (a child that touches them
+        ends by SIGSEGV). None: ``"exclude"`` on ``host://``, whose memory is shared with other processes, and which refuses ``"inherit"``;
+        ``"inherit"`` elsewhere. Start a torch ``DataLoader`` whose workers read such tensors with ``multiprocessing_context="spawn"``
     :param call_timeout: seconds after which a call without a ``timeout`` of its own ends; more than 0
     :raises ConfigError: the URL or an option is wrong, or asks for more than the machine has; the message names it
     :raises EngineUnavailable: the engine did not open, or did not register the first memory (locked memory too low, io_uring refused)
@@ -93,7 +89,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         "quarantine_bytes": None if quarantine_bytes is None else _size(quarantine_bytes, "quarantine_bytes"),
         "batch_keys": _count(batch_keys, "batch_keys"),
         "retries": _count(retries, "retries"),
-        "fork": _text(fork, "fork"),
+        "fork": None if fork is None else _text(fork, "fork"),
         "call_timeout": _seconds(call_timeout, "call_timeout"),
     }
     if url is None:
@@ -123,9 +119,8 @@ class Store:
         self._url = url
         self._settings = settings
         self._core = _opened(url, settings)
-        self._async_calls = AsyncCalls(settings["readers"])
-        if settings["fork"] == "inherit":
-            fork_warning.watch(self)
+        self._async_calls = AsyncCalls(settings["readers"], self._core)
+        fork_warning.watch(self, excluded=settings["fork"] == "exclude" or self._url.startswith("host:"))
         # Also closes at the end of the interpreter, and when the last reference goes.
         self._finalizer = weakref.finalize(self, _finish, self._core, self._async_calls)
 
@@ -397,33 +392,15 @@ class Store:
             )
 
     async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
-        """``wait`` for asyncio. It holds no thread while it waits, so any number of tasks may wait at a time.
+        """``wait`` for asyncio. It holds no thread while it waits, so any number of tasks may wait at a time: one thread of the store looks for the
+        keys of all of them at once.
 
-        :raises Timeout: names the keys that are not there
+        :param timeout: seconds; 0: looks once
+        :raises Timeout: at least one key was not there in time; the message and ``failures`` name those that were missing
+        :raises Closed: also when the store is closed meanwhile
         """
-        # Refuses what is no list of keys or no timeout, as `wait` does; the engine is asked off the loop.
-        keys = listed(keys, "keys")
-        await self._run(lambda interrupt: self._core.contains(keys, timeout=timeout, interrupt=interrupt))
-        missing = list(keys)
-        until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else float(timeout))
-        pause = AWAIT_PAUSE_FIRST
-        while missing:
-            left = max(until - time.monotonic(), 0.0)
-            if left == 0:
-                # Says which keys are not there.
-                await self._run(partial(self._wait_now, missing))
-                return
-            there = await self._run(partial(self._contains_now, missing, left))
-            missing = [key for key, found in zip(missing, there, strict=True) if not found]
-            if missing:
-                await asyncio.sleep(min(pause, left))
-                pause = min(2 * pause, AWAIT_PAUSE_LONGEST)
-
-    def _contains_now(self, keys: list[str], timeout: float, interrupt: Interrupt) -> list[bool]:
-        return self._core.contains(keys, timeout=timeout, interrupt=interrupt)
-
-    def _wait_now(self, keys: list[str], interrupt: Interrupt) -> None:
-        self._core.wait(keys, timeout=0.0, interrupt=interrupt)
+        checked, seconds = self._core.check_wait(keys, timeout=timeout)
+        await self._async_calls.keys.wait(checked, seconds)
 
     async def aremove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
         """``remove`` for asyncio."""

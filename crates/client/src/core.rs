@@ -53,6 +53,8 @@ pub(crate) struct Core {
     /// Nothing is written any more: what a call that ends now would quarantine is free at once.
     engine_closed: AtomicBool,
     fork_generation: u64,
+    /// `closed` and `calls` are SeqCst throughout: a call counts itself and then looks whether the store is closed, `close` does it the other
+    /// way round, and one of the two must see the other.
     closed: AtomicBool,
     /// Calls inside the store now.
     calls: AtomicUsize,
@@ -109,12 +111,12 @@ impl Core {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Marks the store closed; `true` the first time.
     pub(crate) fn set_closed(&self) -> bool {
-        !self.closed.swap(true, Ordering::AcqRel)
+        !self.closed.swap(true, Ordering::SeqCst)
     }
 
     /// Every call starts here; the guard ends it.
@@ -122,7 +124,7 @@ impl Core {
         if self.forked() {
             return Err(CallError::Forked);
         }
-        self.calls.fetch_add(1, Ordering::AcqRel);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         let entered = Entered { core: Arc::clone(self) };
         if self.is_closed() {
             return Err(CallError::Closed);
@@ -140,7 +142,7 @@ impl Core {
     }
 
     pub(crate) fn calls_running(&self) -> usize {
-        self.calls.load(Ordering::Acquire)
+        self.calls.load(Ordering::SeqCst)
     }
 
     /// Takes memory that a transfer may still write out of circulation until the engine is closed.
@@ -345,6 +347,6 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.core.calls.fetch_sub(1, Ordering::AcqRel);
+        self.core.calls.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -111,6 +111,14 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     options.check()?;
     let mut budget = budget(options, engine.capabilities())?;
     let lent = engine.slabs();
+    if lent.is_some() && options.fork == Some(ForkPolicy::Inherit) {
+        return Err(config(format!(
+            "fork=\"inherit\" is not possible on {}://: its memory is shared with other processes, which would go on to change it under a forked \
+             child; leave fork out, and start processes that read tensors of this one by \"spawn\" (a torch DataLoader: \
+             multiprocessing_context=\"spawn\")",
+            engine.capabilities().name
+        )));
+    }
     check_memory(options, lent.is_some())?;
     if lent.is_some() {
         budget.slab_bytes_first = budget.slab_bytes_first.min(LENT_SLAB_BYTES_FIRST);
@@ -125,7 +133,7 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     };
     let arena = match lent {
         Some(source) => Pool::with_source("arena", budget, source),
-        None => Pool::new("arena", budget, options.fork),
+        None => Pool::new("arena", budget, options.fork.unwrap_or(ForkPolicy::Inherit)),
     };
     // Never left out of a child: copies are ordinary memory, as their users expect.
     let copies = Pool::new("copy cache", copies.without_bounce(), ForkPolicy::Inherit);

@@ -177,6 +177,28 @@ impl Store {
         self.contains_now(keys, &wait)
     }
 
+    /// Would a call about these keys begin? Asks no engine.
+    ///
+    /// # Errors
+    /// [`CallError`]: a key that no call takes, a store that is closed, or is another process's.
+    pub fn check(&self, keys: &[String]) -> Result<(), CallError> {
+        let _entered = self.core().enter()?;
+        self.check_keys(keys)
+    }
+
+    /// The error of a wait that is over after `waited`, for those who look for keys themselves. `looked`: the engine has answered at least once; where
+    /// it has not, nothing is known of the keys.
+    #[must_use]
+    pub fn not_there(missing: &[String], waited: Duration, looked: bool) -> QueryError {
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let timeout = CallError::Timeout { waited_ms };
+        if looked {
+            not_there(timeout, missing)
+        } else {
+            timeout.into()
+        }
+    }
+
     /// Returns once every key is there.
     ///
     /// # Errors

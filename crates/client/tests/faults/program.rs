@@ -295,7 +295,7 @@ fn options(random: &mut Random, claims: &Claims, base: Base) -> Options {
         prewarm_bytes: if random.one_in(4) { max_bytes } else { 0 },
         batch_keys: random.pick(&[1, 2, 400]),
         retries: random.pick(&[0, 1, 1, 2, 2, 3]),
-        fork: random.pick(&[ForkPolicy::Inherit, ForkPolicy::Exclude]),
+        fork: random.pick(&[None, Some(ForkPolicy::Exclude)]),
         call_timeout: CALL_TIMEOUT,
     }
 }
