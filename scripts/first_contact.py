@@ -89,14 +89,17 @@ def link(package: str, packages: Path) -> None:
             (packages / top).symlink_to(source)
 
 
-def terminals(framework: str) -> list[str]:
-    """README.md's two blocks for two terminals."""
+def terminals(framework: str) -> tuple[str, str]:
+    """README.md's block for the first terminal, with this framework, and the one for the second, which names none."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = [block.group(1) for block in BLOCK.finditer(text)]
-    first = [at for at, block in enumerate(blocks) if "tl.open()" in block and f" {framework}" in block.splitlines()[0]]
-    if len(first) != 1:
-        sys.exit(f"README.md has {len(first)} blocks that open the host's store with {framework}, and should have one")
-    return blocks[first[0] : first[0] + 2]
+    first = [block for block in blocks if f" {framework}" in block.splitlines()[0] and "# terminal 1" in block]
+    second = [block for block in blocks if "# terminal 2" in block.splitlines()[0]]
+    if len(first) != 1 or len(second) != 1:
+        sys.exit(
+            f"README.md has {len(first)} blocks for terminal 1 with {framework}, {len(second)} for terminal 2, not one each"
+        )
+    return first[0], second[0]
 
 
 def try_out(python: Path, framework: str, folder: Path) -> None:

@@ -58,13 +58,15 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         processes of this user on this host share, whose daemon is started where none runs. ``host:///PATH`` is the daemon at that socket, and is never
         started; ``embedded://`` is private to this ``open``
     :param max_bytes: bound of the arena, the memory that reads land in; checked against the memory there is
-    :param readers: threads that run transfers, 1 to 256; no more run than the engine gains from: 4, on all there are
+    :param readers: threads that run transfers, 1 to 256. No more run than the engine gains from: 4, and on ``embedded://`` and ``host://`` no more
+        than there are cores; the log line at open says how many
     :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
         ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
     :param strict: True: a call that can't go the way it was asked to is a ``FallbackError`` that names the reason
     :param namespace: prefix of all keys, which ends with ``/`` (one is added if need be); ``clear`` empties it alone, with those inside it
     :param prewarm: bytes of the arena that are made at once and not by the first reads; at most ``max_bytes``
-    :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth, at least 8 MiB, at most half
+    :param bounce_bytes: part of ``max_bytes`` kept for copied reads and for writing, which tensors can't lease; default an eighth, at least 8 MiB,
+        at most half
     :param copy_cache_bytes: bound of the recycled memory that copies land in, beside ``max_bytes``; default half of ``max_bytes``
     :param quarantine_bytes: most bytes set aside because a failed transfer may still write them; default ``max_bytes``
     :param batch_keys: keys of one batch where the released TransferQueue client's way is followed: ``register-per-call``, and
