@@ -50,14 +50,14 @@ impl CoreStore {
         quarantine_bytes: Option<u64>,
         batch_keys: u32,
         retries: u32,
-        fork: &str,
+        fork: &Bound<'_, PyAny>,
         call_timeout: f64,
     ) -> PyResult<Self> {
-        let fork = match fork {
-            "inherit" => ForkPolicy::Inherit,
-            "exclude" => ForkPolicy::Exclude,
+        let fork = match fork.extract::<String>().as_deref() {
+            Ok("inherit") => ForkPolicy::Inherit,
+            Ok("exclude") => ForkPolicy::Exclude,
             _ => {
-                let message = format!("fork is {fork:?}; allowed are \"inherit\" and \"exclude\"");
+                let message = format!("fork is {:?}; allowed are \"inherit\" and \"exclude\"", shown(fork));
                 return Err(config_error(py, &message));
             }
         };

@@ -148,7 +148,7 @@ class Writer:
                     )
                 if not self._allow_pickle:
                     raise ConfigError(
-                        f"{self._name} is, or holds, an array whose dtype {why}; or pass allow_pickle=True"
+                        f"{self._name} is, or holds, an array whose dtype {value.dtype!s:.80} {why}; or pass allow_pickle=True"
                     )
         if self._allow_pickle:
             try:
