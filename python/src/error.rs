@@ -35,10 +35,14 @@ pub(crate) fn mismatch_error(py: Python<'_>, key: &str, message: &str) -> PyErr 
     })
 }
 
-/// An argument as messages show it: cut where it is long.
+/// An argument as messages show it: cut where it is long, and only its type where it can't be shown.
 pub(crate) fn shown(argument: &Bound<'_, PyAny>) -> String {
     const SHOWN_MAX: usize = 200;
-    let whole = argument.to_string();
+    // An object may raise when it is shown, as an int of too many digits does.
+    let whole = match argument.str() {
+        Ok(text) => text.to_string_lossy().into_owned(),
+        Err(_) => format!("a {}", argument.get_type()),
+    };
     if whole.chars().count() <= SHOWN_MAX {
         return whole;
     }

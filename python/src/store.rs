@@ -50,15 +50,18 @@ impl CoreStore {
         quarantine_bytes: Option<u64>,
         batch_keys: u32,
         retries: u32,
-        fork: Option<&str>,
+        fork: &Bound<'_, PyAny>,
         call_timeout: f64,
     ) -> PyResult<Self> {
-        let fork = match fork {
-            None => None,
-            Some("inherit") => Some(ForkPolicy::Inherit),
-            Some("exclude") => Some(ForkPolicy::Exclude),
-            Some(fork) => {
-                let message = format!("fork is {fork:?}; allowed are \"inherit\", \"exclude\" and None");
+        let fork = match fork.extract::<Option<String>>().as_ref().map(Option::as_deref) {
+            Ok(None) => None,
+            Ok(Some("inherit")) => Some(ForkPolicy::Inherit),
+            Ok(Some("exclude")) => Some(ForkPolicy::Exclude),
+            _ => {
+                let message = format!(
+                    "fork is {:?}; allowed are \"inherit\", \"exclude\" and None",
+                    shown(fork)
+                );
                 return Err(config_error(py, &message));
             }
         };

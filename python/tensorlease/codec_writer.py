@@ -36,7 +36,6 @@ _DTYPES = frozenset(dtype_names())
 _OPTIONS: dict[str, Any] = {"strict_types": True, "unicode_errors": "surrogatepass"}
 
 
-
 def _view_class() -> Any:
     """The class of arrays that lie in the host's store, where there has been one."""
     views = sys.modules.get("tensorlease.numpy_views")
@@ -155,7 +154,7 @@ class Writer:
                     )
                 if not self._allow_pickle:
                     raise ConfigError(
-                        f"{self._name} is, or holds, an array whose dtype {why}; or pass allow_pickle=True"
+                        f"{self._name} is, or holds, an array whose dtype {value.dtype!s:.80} {why}; or pass allow_pickle=True"
                     )
         if self._allow_pickle:
             try:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from tensorlease._core import dtype_names
-from tensorlease.errors import ConfigError
+from tensorlease.errors import ConfigError, shown
 
 _NAMES = frozenset(dtype_names())
 
@@ -24,13 +24,13 @@ def resolve(dtype: Any, name: str) -> tuple[str, str]:
             as_dtype = numpy.dtype(dtype)
         except TypeError:
             # numpy.floating and its like stand for many.
-            raise ConfigError(f"dtype of {name} is {dtype!r:.200}, which is no one dtype; {_ALLOWED}") from None
+            raise ConfigError(f"dtype of {name} is {shown(dtype)}, which is no one dtype; {_ALLOWED}") from None
         if not as_dtype.isnative:
             raise ConfigError(
                 f"dtype of {name} is {as_dtype!r}, in the byte order of other machines; use {as_dtype.newbyteorder('=')!r}"
             )
         return _known(as_dtype.name, dtype, name), "numpy"
-    raise ConfigError(f"dtype of {name} is {dtype!r:.200}; {_ALLOWED}")
+    raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
 
 
 def numpy_dtype(name: str) -> Any:
@@ -62,7 +62,7 @@ _ALLOWED = (
 def _known(text: str, dtype: Any, name: str) -> str:
     if text in _NAMES:
         return text
-    raise ConfigError(f"dtype of {name} is {dtype!r:.200}; {_ALLOWED}")
+    raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
 
 
 def _is_scalar_type(numpy: Any, dtype: Any) -> bool:

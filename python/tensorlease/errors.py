@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+#: Of an argument, in a message.
+SHOWN_CHARACTERS = 200
+
 
 class KeyFailure(NamedTuple):
     """One key that failed."""
@@ -98,3 +101,13 @@ class ConfigError(Error, ValueError):
 
 class CodecError(Error, ValueError):
     """The bytes under a key are no value that this version can read."""
+
+
+def shown(value: object) -> str:
+    """An argument as messages show it: cut where it is long, and only its type where it can't be shown."""
+    try:
+        text = repr(value)
+    # Whatever the object's own code raises; an int of too many digits, too.
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from tensorlease import fork_warning, host
 from tensorlease._core import CoreStore, Interrupt, listed, log_records_dropped, parse_bytes, set_log_level
 from tensorlease.async_calls import AsyncCalls
-from tensorlease.errors import Closed, ConfigError, EngineUnavailable
+from tensorlease.errors import Closed, ConfigError, EngineUnavailable, shown
 
 #: Environment variable with the URL of stores that name none.
 URL_VARIABLE = "TENSORLEASE_URL"
@@ -26,6 +26,8 @@ EXIT_SECONDS = 4.0
 #: How long `close` waits for a store's running calls.
 CLOSE_SECONDS = 10.0
 
+#: Of a size that is given as text.
+SIZE_CHARACTERS_MAX = 100
 #: Longer times are as good as this one.
 SECONDS_MAX = 1e12
 
@@ -204,7 +206,7 @@ class Store:
         """
         if _flag(view, "view"):
             if delivery is not None:
-                raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={delivery!r}")
+                raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={shown(delivery)}")
             return self._core.view(
                 keys, shapes, dtypes, custom_backend_meta, timeout=timeout, allow_pickle=allow_pickle, interrupt=None
             )
@@ -523,9 +525,11 @@ def _close(core: CoreStore, async_calls: AsyncCalls, timeout: float) -> None:
 def _field(name: str, field: Any) -> tuple[str, Any, Any, Any]:
     # What else can be unpacked has no order, or yields its parts by accident.
     if not isinstance(field, tuple | list) or len(field) != 3:
-        raise ConfigError(f"field {name!r:.80} is {field!r:.80}; give (keys, shape, dtype)")
+        raise ConfigError(f"field {shown(name)} is {shown(field)}; give (keys, shape, dtype)")
     keys, shape, dtype = field
-    return (f" of field {name!r}" if name else "", keys, shape, dtype)
+    # `get_batch` has the one field without a name.
+    about = "" if isinstance(name, str) and not name else f" of field {shown(name)}"
+    return about, keys, shape, dtype
 
 
 def _jagged(parts: tuple[Any, Any, int, int]) -> Any:
@@ -558,31 +562,32 @@ def _mark_written(tensors: list[Any]) -> None:
 def _flag(value: Any, argument: str) -> bool:
     if isinstance(value, bool):
         return value
-    raise ConfigError(f"{argument} is {value!r:.200}; give True or False")
+    raise ConfigError(f"{argument} is {shown(value)}; give True or False")
 
 
 def _size(value: Any, argument: str) -> int:
-    if isinstance(value, str):
+    # What is longer is no size, and would be shown whole.
+    if isinstance(value, str) and len(value) <= SIZE_CHARACTERS_MAX:
         return parse_bytes(_text(value, argument), argument)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
         return value
-    raise ConfigError(f'{argument} is {value!r:.200}; give bytes as an int of at least 0, or text such as "64MiB"')
+    raise ConfigError(f'{argument} is {shown(value)}; give bytes as an int of at least 0, or text such as "64MiB"')
 
 
 def _count(value: Any, argument: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
         return value
-    raise ConfigError(f"{argument} is {value!r:.200}; give an int of at least 0")
+    raise ConfigError(f"{argument} is {shown(value)}; give an int of at least 0")
 
 
 def _seconds(value: Any, argument: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         # An int may be larger than any float.
         return float(min(value, SECONDS_MAX))
-    raise ConfigError(f"{argument} is {value!r:.200}; give seconds")
+    raise ConfigError(f"{argument} is {shown(value)}; give seconds")
 
 
 def _text(value: Any, argument: str) -> str:
     if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return value
-    raise ConfigError(f"{argument} is {value!r:.200}; give a str that UTF-8 can hold")
+    raise ConfigError(f"{argument} is {shown(value)}; give a str that UTF-8 can hold")

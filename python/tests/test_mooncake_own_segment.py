@@ -167,7 +167,6 @@ class Watched:
             act(self._client)
         return found
 
-
     def batch_get_into(self, *arguments: Any) -> Any:
         codes = self._client.batch_get_into(*arguments)
         act, self.before_return = self.before_return, None
