@@ -1,9 +1,14 @@
 //! Lists of keys, and other lists beside them, as Python passes them.
-use crate::error::config_error;
+use crate::error::{config_error, no_room};
 use pyo3::{
     prelude::*,
     types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple},
 };
+use tensorlease_memory::has_room;
+
+/// What a call keeps for each of its keys while it runs, at most: here, and in the client.
+const BYTES_PER_KEY: usize = 2 << 10;
+const MANY_KEYS: usize = 1 << 10;
 
 /// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
 pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
@@ -31,8 +36,11 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
     ))
 }
 
-/// The keys, checked.
+/// The keys, checked. With very many of them a call that has no memory for its own books ends here: later on that would end the process.
 pub(crate) fn keys_of(list: &Bound<'_, PyList>) -> PyResult<Vec<String>> {
+    if MANY_KEYS <= list.len() && !has_room(list.len().saturating_mul(BYTES_PER_KEY)) {
+        return Err(no_room(list.py(), list.len()));
+    }
     list.iter()
         .enumerate()
         .map(|(index, key)| key_of(&key, index))
