@@ -113,6 +113,12 @@ fn exhausted(py: Python<'_>, message: &str, asked: u64, free: u64, largest: u64,
     })
 }
 
+/// No memory for what a call with so many keys keeps while it runs.
+pub(crate) fn no_room(py: Python<'_>, keys: usize) -> PyErr {
+    let message = format!("no memory for a call with {keys} keys; free memory of this machine, or name fewer at once");
+    exhausted(py, &message, 0, 0, 0, 0)
+}
+
 /// The message with its causes, each said once.
 pub(crate) fn chained(error: &dyn Error) -> String {
     let mut message = error.to_string();

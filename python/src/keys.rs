@@ -1,9 +1,14 @@
 //! Lists of keys, and other lists beside them, as Python passes them.
-use crate::error::{config_error, shown};
+use crate::error::{config_error, no_room, shown};
 use pyo3::{
     prelude::*,
     types::{PyBool, PyByteArray, PyBytes, PyFrozenSet, PyList, PyMapping, PyMemoryView, PySet, PyString, PyTuple},
 };
+use tensorlease_memory::has_room;
+
+/// What a call keeps for each of its keys while it runs, at most: here, and in the client.
+const BYTES_PER_KEY: usize = 2 << 10;
+const MANY_KEYS: usize = 1 << 10;
 
 /// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused, and so is a set, whose
 /// order is arbitrary: values would land under keys that differ from run to run.
@@ -46,8 +51,11 @@ pub(crate) fn listed<'py>(values: &Bound<'py, PyAny>, argument: &str) -> PyResul
     list_of(values, argument)
 }
 
-/// The keys, checked.
+/// The keys, checked. With very many of them a call that has no memory for its own books ends here: later on that would end the process.
 pub(crate) fn keys_of(list: &Bound<'_, PyList>) -> PyResult<Vec<String>> {
+    if MANY_KEYS <= list.len() && !has_room(list.len().saturating_mul(BYTES_PER_KEY)) {
+        return Err(no_room(list.py(), list.len()));
+    }
     list.iter()
         .enumerate()
         .map(|(index, key)| key_of(&key, index))

@@ -16,10 +16,15 @@ use std::{
     },
 };
 use tensorlease_engine::{Capabilities, Engine, Registration, Staging};
-use tensorlease_memory::{Buffer, Landing, Pool, Region, fork, limits};
+use tensorlease_memory::{Buffer, Landing, Pool, Region, fork, has_room, limits};
 
 /// Engine calls that may hang without a caller before the store says that the engine is gone.
 pub(crate) const ABANDONED_CALLS_MAX: usize = 16;
+
+/// What a read or write keeps for each of its keys while it runs, at most.
+const BOOK_BYTES_PER_KEY: usize = 1 << 10;
+/// Less is not looked for: it costs more than it is worth.
+const BOOK_BYTES_CHECKED: usize = 4 << 20;
 
 /// Shared by every handle of a store and by its running jobs.
 pub(crate) struct Core {
@@ -209,6 +214,18 @@ impl Core {
             "{held} bytes are quarantined because transfers that timed out may still use them, more than quarantine_bytes={max}; close this store and open a new one"
         );
         Err(self.exhausted(message, 0))
+    }
+
+    /// A call about very many keys that has no memory for its own books fails before it begins.
+    pub(crate) fn check_room(&self, keys: usize) -> Result<(), Exhausted> {
+        let bytes = keys.saturating_mul(BOOK_BYTES_PER_KEY);
+        if bytes < BOOK_BYTES_CHECKED || has_room(bytes) {
+            return Ok(());
+        }
+        let message = format!(
+            "no memory for the books of a call with {keys} keys, about {bytes} bytes; free memory of this machine, or ask for fewer keys at once"
+        );
+        Err(self.exhausted(message, bytes as u64))
     }
 
     /// No memory, with what there is of the arena.

@@ -38,6 +38,7 @@ pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>
     let wait = patience.bounded(core.options.call_timeout);
     check::arguments(&request)?;
     core.check_quarantine()?;
+    core.check_room(request.items.len())?;
     if !describe::needed(&request) {
         return as_asked(core, request, &wait);
     }

@@ -287,6 +287,47 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     });
 }
 
+#[test]
+fn a_drop_of_what_was_lent_waits_neither_for_a_stopped_daemon_nor_for_who_does() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let place = Place::new();
+    let daemon = place.process("daemon");
+    let pid = Pid::from_child(&daemon.child);
+    let (watching, engine) = (place.client(), place.client());
+    put(&engine, "a", &[1; 2 << 20]);
+    let slab = engine.slabs().expect("a host lends slabs").make(1 << 20);
+    let slab = slab.expect("the daemon answers").expect("there is room");
+    let mut views = engine
+        .views()
+        .expect("a host shows its objects")
+        .view_batch(&["a", "a"]);
+    kill_process(pid, Signal::STOP).expect("a child can be stopped");
+    std::thread::scope(|scope| {
+        // It has the connection until the daemon goes on, and looks after what goes back meanwhile.
+        let asking = scope.spawn(|| engine.contains_batch(&["a"]));
+        std::thread::sleep(Duration::from_millis(100));
+        let (dropped, ended) = std::sync::mpsc::channel();
+        let drop_all = move || {
+            views.clear();
+            drop(slab);
+            dropped.send(()).expect("the test waits");
+        };
+        scope.spawn(drop_all);
+        let waited = ended.recv_timeout(Duration::from_secs(10));
+        assert!(!asking.is_finished(), "the daemon stands still");
+        kill_process(pid, Signal::CONT).expect("a child can be continued");
+        assert_eq!(waited, Ok(()), "a drop waits for nobody");
+        assert_eq!(asking.join().expect("no panic"), [Ok(true)]);
+    });
+    eventually("what was lent goes back", || {
+        let report = watching.report().expect("the daemon answers");
+        report
+            .clients
+            .iter()
+            .all(|row| row.pinned_objects == 0 && row.extent_bytes == 0)
+    });
+}
+
 fn pinned_objects(engine: &HostEngine) -> u64 {
     let report = engine.report().expect("the daemon answers");
     report.clients.iter().map(|row| row.pinned_objects).sum()

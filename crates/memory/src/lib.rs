@@ -63,7 +63,7 @@ pub mod process;
 pub use buffer::Buffer;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
 pub use foreign::Foreign;
-pub use heap::HeapBytes;
+pub use heap::{HeapBytes, has_room};
 pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
 pub use mapping::{MEMORY_FILE, MapError, Mapping, MappingKind};

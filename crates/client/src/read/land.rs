@@ -2,13 +2,13 @@
 
 use super::{ground::SharedLanding, groups::How, job::Job};
 use crate::{Delivery, FallbackKind, ReadError, core::Core};
-use std::iter;
+use std::{fmt::Display, iter};
 use tensorlease_arena::{
     AcquireError, GRANULE_BYTES, SlabKind, block_len,
     plan::{GroupLimits, cut_groups, dtype_regions},
 };
 use tensorlease_engine::Staging;
-use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, MappingKind, lay_out, limits::page_bytes};
+use tensorlease_memory::{HeapBytes, InFlight, Landing, Mapping, MappingKind, lay_out, limits::page_bytes};
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
@@ -206,7 +206,8 @@ impl Job<'_> {
             } else {
                 How::Direct
             };
-            self.put(unit, Landing::Heap(HeapBytes::new(len)), how, false);
+            let heap = HeapBytes::try_new(len).ok_or_else(|| self.core.no_memory(len as u64, &"the heap has none"))?;
+            self.put(unit, Landing::Heap(heap), how, false);
         }
         self.land_fresh(&large)
     }
@@ -366,7 +367,7 @@ impl Core {
     }
 
     /// The system gave no memory at all.
-    pub(crate) fn no_memory(&self, asked: u64, error: &MapError) -> ReadError {
+    pub(crate) fn no_memory(&self, asked: u64, error: &dyn Display) -> ReadError {
         let message = format!(
             "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
         );
