@@ -202,7 +202,10 @@ fn a_value_of_zero_bytes_takes_the_place_of_another_also_where_nothing_is_descri
         ..ReadRequest::default()
     };
     let read = rig.store.get(read, Patience::default()).unwrap();
-    assert!(read.values[0].buffer.is_none(), "nothing is read of a value without bytes");
+    assert!(
+        read.values[0].buffer.is_none(),
+        "nothing is read of a value without bytes"
+    );
     rig.store.wait(&keys, Patience::default()).unwrap();
     assert_eq!(rig.store.remove(&keys, Patience::default()).unwrap(), 4);
 }
