@@ -167,8 +167,8 @@ def test_an_absent_master_is_found_and_the_advised_one_helps() -> None:
     port = free_port()
     url = f"mooncake://127.0.0.1:{port}?segment=64MiB"
     fix = said_what_is_wrong(doctor(url), "master", "Connection refused")
-    assert fix == f"mooncake_master -rpc_port={port}"
-    command = [*shlex.split(fix), f"-metrics_port={free_port()}", "-rpc_address=127.0.0.1"]
+    assert fix == f"mooncake_master -rpc_port={port} -metrics_port=0"
+    command = [*shlex.split(fix), "-rpc_address=127.0.0.1"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         try:
             wait_until(lambda: listens((HOST, port)), "the master listens")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import re
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from mooncake_rig import Running, cluster, counted, owned_cluster, paused, wait_until
+from mooncake_rig import Running, allocated_bytes, cluster, counted, owned_cluster, paused, wait_until
 from tensors import assert_same, filled
 
 import tensorlease as tl
@@ -125,14 +123,6 @@ def test_a_replace_that_finds_no_room_says_what_was_asked_and_what_is_gone() -> 
             store.put(["grows"], [torch.zeros(asked, dtype=torch.uint8)])
         assert store.contains(["grows"]) == [False]
         assert allocated_bytes(master) == 0
-
-
-def allocated_bytes(master: Master) -> int:
-    """Of all segments, as the master counts them."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{master.metrics_port}/metrics") as answer:
-        found = re.search(r"^master_allocated_bytes (\d+)", answer.read().decode(), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
 
 
 # ---- a cluster without room --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ use super::{
     codes::{self, Way, fault},
     connect::{connect, locked_memory},
     loans::StorePool,
-    own_segment::OwnSegment,
+    own_segment::{Outcome, OwnSegment},
     settings::{Protocol, Settings},
     turns::TurnsOverTcp,
     writing::LateSources,
@@ -159,14 +159,11 @@ impl Mooncake {
             return self.fetch_whole(reads);
         };
         let done = own_segment.read(&self.calls, reads);
-        let missing = reads.iter().zip(&done).filter(|(_, done)| !**done);
+        let missing = reads.iter().zip(&done).filter(|(_, done)| done.is_none());
         let missing: Vec<&ReadOp<'_>> = missing.map(|(read, _)| *read).collect();
         let mut fetched = self.fetch_whole(&missing).into_iter();
-        let result = |(read, done): (&&ReadOp<'_>, bool)| match done {
-            true => Ok(read.object_len),
-            false => fetched.next().expect("one result per object fetched"),
-        };
-        reads.iter().zip(done).map(result).collect()
+        let result = |done: Outcome| done.unwrap_or_else(|| fetched.next().expect("one result per object fetched"));
+        done.into_iter().map(result).collect()
     }
 
     /// Whole objects in one call of Mooncake's.
