@@ -203,6 +203,7 @@ class Store:
         :raises TransferError: the engine failed after the retries; ``failures`` says why for each key
         :raises FallbackError: with ``strict``, a value can't be delivered the way that was asked
         :raises CodecError: the bytes of a value that is no tensor are damaged
+        :raises OutOfMemory: this process has no memory left for the objects of a value that is no tensor
         """
         if _flag(view, "view"):
             if delivery is not None:
