@@ -16,7 +16,7 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use std::sync::atomic::{AtomicBool, Ordering};
-use tensorlease::{Buffer, DType, TensorSpec};
+use tensorlease::{Buffer, DType, Patience, TensorSpec};
 use tensorlease_memory::Region;
 
 static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
@@ -78,7 +78,8 @@ pub(crate) fn import_what_torch_refuses<'py>(
     as_capsule: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let torch = installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
-    let buffer = store.store().empty(4096).map_err(|error| error.into_python(py))?;
+    let buffer = py.detach(|| store.store().empty(4096, Patience::default()));
+    let buffer = buffer.map_err(|error| error.into_python(py))?;
     let unknown = DLDataType {
         code: 200,
         bits: 8,

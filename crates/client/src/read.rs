@@ -83,7 +83,7 @@ enum Attempt {
 fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Attempt, ReadError> {
     let start = Instant::now();
     let mut job = Job::new(core, request, wait)?;
-    let planned = job.land();
+    let planned = job.land(wait);
     core.stages.plan.add(start.elapsed());
     planned.map_err(|error| job.explain(error, wait))?;
     let mut tries = 0;
@@ -109,7 +109,7 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<At
             wait.sleep(backoff(tries))?;
             tries += 1;
         }
-        job.land()?;
+        job.land(wait)?;
     }
     let replaced = job.replaced(wait)?;
     if replaced.is_empty() {

@@ -14,7 +14,7 @@ pub use reply::{Answer, ClientRow, Described, NewSlab, Pinned, Reply, Report, Re
 pub use request::{Commit, Request};
 
 /// Version of the protocol; both sides must speak the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// First field of the first message: what speaks here is no other protocol that found the socket.
 pub const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.

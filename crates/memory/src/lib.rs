@@ -40,6 +40,7 @@ mod lease;
 #[allow(unsafe_code)]
 mod slab;
 
+mod growth;
 mod leased_blocks;
 mod pool;
 mod region_set;
@@ -59,13 +60,14 @@ mod poison;
 pub use buffer::Buffer;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
 pub use foreign::Foreign;
+pub use growth::{GrowError, Grown, Growth, SlabKeeper, Ungrown, Unregistered};
 pub use heap::HeapBytes;
 pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
 pub use mapping::{MapError, Mapping, MappingKind};
-pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
+pub use pool::{Admission, ForkPolicy, Pool, SlabReservation};
 pub use region_set::RegionSet;
 pub use return_list::ReturnList;
-pub use slab_source::{SealedSlabs, SlabMemory, SlabSource};
+pub use slab_source::{NoSlab, SealedSlabs, SlabMemory, SlabSource};
 pub use span::{Region, Source, Target};
 pub use view::{View, ViewKeeper};

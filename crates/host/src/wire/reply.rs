@@ -144,8 +144,15 @@ pub enum Answer<'a> {
     },
     /// To `Extent`.
     Extent {
-        /// The slab, or why there is none.
+        /// The slab, or how much there is.
         reservation: Reservation,
+    },
+    /// To `Extent`, where the arena has none and can't grow, though its bound allows it.
+    NoExtent {
+        /// In words.
+        why: &'a str,
+        /// It is the engine that refused to register more, and not the system that has no memory.
+        registration: bool,
     },
     /// To `Remove` and `Contains`: was it there?
     Flags {
@@ -204,6 +211,7 @@ const REPORT: u8 = 9;
 const REFUSED: u8 = 10;
 const RESULTS: u8 = 11;
 const KNOWN: u8 = 12;
+const NO_EXTENT: u8 = 13;
 
 /// How an entry of a list of objects begins.
 const ABSENT: u8 = 0;
@@ -277,6 +285,11 @@ impl<'a> Answer<'a> {
                 out.push(EXTENT);
                 put_reservation(out, reservation);
             }
+            Self::NoExtent { why, registration } => {
+                out.push(NO_EXTENT);
+                out.push(u8::from(*registration));
+                put_short(out, why.as_bytes());
+            }
             Self::Flags { flags } => {
                 out.push(FLAGS);
                 put_list(out, flags, |out, flag| out.push(u8::from(*flag)));
@@ -333,6 +346,10 @@ impl<'a> Answer<'a> {
             },
             EXTENT => Self::Extent {
                 reservation: reservation(fields)?,
+            },
+            NO_EXTENT => Self::NoExtent {
+                registration: fields.flag("registration")?,
+                why: fields.text("why")?,
             },
             FLAGS => Self::Flags {
                 flags: fields.list(1, |fields| fields.flag("flag"))?,
