@@ -257,7 +257,7 @@ impl CoreStore {
             None
         } else {
             let waiting = Waiting::new(py, None, None)?;
-            Some(waiting.run(py, |_| self.store.empty(spec.bytes()))?)
+            Some(waiting.run(py, |patience| self.store.empty(spec.bytes(), patience))?)
         };
         Wrapper::new(py).dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
     }

@@ -80,7 +80,8 @@ pub(crate) fn import_what_torch_refuses<'py>(
     as_capsule: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let torch = installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
-    let buffer = store.store().empty(4096).map_err(|error| error.into_python(py))?;
+    let buffer = py.detach(|| store.store().empty(4096, tensorlease::Patience::default()));
+    let buffer = buffer.map_err(|error| error.into_python(py))?;
     let unknown = DLDataType {
         code: 200,
         bits: 8,

@@ -3,6 +3,7 @@
 use crate::{
     CallError, Delivery, FallbackKind, Options, ReadError, WriteError,
     costs::Costs,
+    growth::Refused,
     patience::lock,
     readers::Readers,
     stats::{Counters, Stages, Stats},
@@ -43,10 +44,6 @@ pub(crate) struct Core {
     pub(crate) stages: Stages,
     pub(crate) costs: Costs,
     pub(crate) warnings: Warnings,
-    /// One reader at a time makes slabs, so that two don't make one each for the same need.
-    pub(crate) growing: Mutex<()>,
-    /// The engine or the system refused a slab: not tried again before `trim`, a refusal can cost half a second.
-    pub(crate) growth_refused: Mutex<Option<FallbackKind>>,
     /// The last wait for a staging block was in vain: the next one is short, until there is one again.
     pub(crate) staging_starved: AtomicBool,
     /// Memory outside the pools that a transfer may still write, kept until the engine is closed.
@@ -87,8 +84,6 @@ impl Core {
             stages: Stages::default(),
             costs: Costs::default(),
             warnings: Warnings::default(),
-            growing: Mutex::new(()),
-            growth_refused: Mutex::new(None),
             staging_starved: AtomicBool::new(false),
             quarantine: Mutex::default(),
             quarantined_buffers: Mutex::default(),
@@ -261,6 +256,17 @@ impl Core {
     pub(crate) fn count_fallback(&self, kind: FallbackKind, keys: u64) {
         self.counters.fallback_reads.add(keys);
         self.count_reason(kind, keys);
+    }
+
+    /// The same for values that the arena refused, with the cause in the warning where there is one.
+    pub(crate) fn count_refused(&self, refused: &Refused, keys: u64) {
+        self.counters.fallback_reads.add(keys);
+        self.count_reason_of(refused, refused.kind, keys);
+    }
+
+    /// The reason alone, told as `kind`.
+    pub(crate) fn count_reason_of(&self, refused: &Refused, kind: FallbackKind, keys: u64) {
+        self.count(kind, keys, refused.cause().as_deref());
     }
 
     /// The reason alone, of values whose fallback is counted already.

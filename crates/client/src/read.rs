@@ -114,7 +114,7 @@ fn attempt(
 ) -> Result<Attempt, ReadError> {
     let start = Instant::now();
     let mut job = Job::new(core, request, held, wait)?;
-    let planned = job.land();
+    let planned = job.land(wait);
     core.stages.plan.add(start.elapsed());
     planned.map_err(|error| job.explain(error, wait))?;
     let mut tries = 0;
@@ -140,7 +140,7 @@ fn attempt(
             wait.sleep(backoff(tries))?;
             tries += 1;
         }
-        job.land()?;
+        job.land(wait)?;
     }
     let replaced = job.replaced(wait)?;
     if replaced.is_empty() {

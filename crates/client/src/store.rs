@@ -6,6 +6,7 @@ use crate::{
     blocking::{call_engine, on_a_reader},
     core::Core,
     error::message,
+    growth::Refused,
     open,
     patience::Wait,
     read,
@@ -17,7 +18,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tensorlease_arena::{AcquireError, GRANULE_BYTES, SlabKind};
+use tensorlease_arena::{GRANULE_BYTES, SlabKind};
 use tensorlease_engine::{CloseError, Engine, Fault, FaultKind};
 use tensorlease_memory::{Buffer, Landing, Region, into_whole_buffers};
 
@@ -87,7 +88,7 @@ impl Store {
     }
 
     fn start(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Self, OpenError> {
-        let core = Arc::new(open::core(engine, options, url)?);
+        let core = open::core(engine, options, url)?;
         if core.returns_idle_slabs() {
             let weak = Arc::downgrade(&core);
             core.readers.when_idle(Box::new(move || {
@@ -142,16 +143,18 @@ impl Store {
     /// A block of the arena of `bytes` bytes, contents unspecified. A put of it needs no copy and no registration.
     ///
     /// # Errors
-    /// [`ReadError::ArenaExhausted`] when the budget has no such block; it never falls back.
-    pub fn empty(&self, bytes: u64) -> Result<Buffer, ReadError> {
+    /// [`ReadError::ArenaExhausted`] when the budget has no such block; it never falls back. [`CallError::Timeout`] when the arena has not grown
+    /// by then.
+    pub fn empty(&self, bytes: u64, patience: Patience<'_>) -> Result<Buffer, ReadError> {
         let core = self.core();
         let _entered = core.enter()?;
         if bytes == 0 {
             return Ok(Buffer::from(tensorlease_memory::HeapBytes::new(0)));
         }
-        let mut acquired = core.acquire(SlabKind::Lease, &[(bytes, GRANULE_BYTES)]);
+        let wait = patience.bounded(core.options.call_timeout);
+        let mut acquired = core.acquire(SlabKind::Lease, &[(bytes, GRANULE_BYTES)], || wait.slice())?;
         if let Some(refused) = acquired.refused.map(|refused| refused.told(core)) {
-            return Err(exhausted(core, bytes, refused.kind, &refused.error));
+            return Err(exhausted(core, bytes, &refused));
         }
         let block = acquired.blocks.pop().expect("not refused, so there is a block");
         Ok(into_whole_buffers(vec![Landing::Block(block)]).remove(0))
@@ -417,8 +420,8 @@ fn not_there(error: CallError, missing: &[String]) -> QueryError {
     }
 }
 
-fn exhausted(core: &Core, asked: u64, kind: crate::FallbackKind, error: &AcquireError) -> ReadError {
-    let message = format!("no block of {asked} bytes: {} ({error})", kind.words());
+fn exhausted(core: &Core, asked: u64, refused: &Refused) -> ReadError {
+    let message = format!("no block of {asked} bytes: {} ({refused})", refused.kind.words());
     core.exhausted(message, asked).into()
 }
 
@@ -427,7 +430,8 @@ impl Core {
         if self.forked() || self.is_closed() {
             return 0;
         }
-        *crate::patience::lock(&self.growth_refused) = None;
+        self.arena.forget_refusals();
+        self.copies.forget_refusals();
         let copies: u64 = self
             .copies
             .take_empty_slabs()
@@ -450,8 +454,10 @@ impl Core {
         while !ended && wait.sleep(Duration::from_millis(1)).is_ok() {
             ended = self.readers.close(Instant::now());
         }
+        // A slab in the making is registered by a thread of its own.
+        while self.arena.is_growing() && wait.sleep(Duration::from_millis(1)).is_ok() {}
         // A call may also run on its caller's own thread, which closing doesn't end.
-        if ended && self.calls_running() == 0 {
+        if ended && self.calls_running() == 0 && !self.arena.is_growing() {
             let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();
             for (addr, len) in registered {
                 self.unregister_slab(Region { addr, len });

@@ -74,7 +74,7 @@ pub(crate) fn put(
     // What lies idle in this client's own part of the engine's memory must not be what is in the way: it goes back before the second try.
     let mut has_idle = core.lends_slabs;
     while !objects.is_empty() {
-        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor)?;
+        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor, &wait)?;
         let (mut passing, mut full, mut halve) = (Vec::new(), false, false);
         for Unwritten { object, fault } in calls::run::<WriteCall>(core, calls, usize::MAX, &wait)? {
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);

@@ -9,6 +9,7 @@
 mod choice;
 mod failing;
 mod gated;
+mod hanging;
 mod key_losing;
 mod late_writing;
 mod observing;
@@ -20,6 +21,7 @@ mod withheld;
 pub use choice::Choice;
 pub use failing::{FailOn, Failing};
 pub use gated::{Gate, Gated};
+pub use hanging::Hanging;
 pub use key_losing::KeyLosing;
 pub use late_writing::LateWriting;
 pub use observing::{Call, ObservedRead, Observing};

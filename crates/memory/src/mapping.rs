@@ -83,6 +83,9 @@ unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
+/// Pages are made in pieces of this length, bytes.
+const PREFAULT_BYTES: usize = 32 << 20;
+
 impl Mapping {
     /// Maps at least `len` bytes, readable and writable, not yet populated.
     ///
@@ -181,7 +184,11 @@ impl Mapping {
     /// touch faults as ever. The bytes keep their values. Panics when the range is out of bounds.
     pub fn prefault(&self, range: Range<usize>) {
         let start = range.start - range.start % limits::page_bytes();
-        let _refused = self.advise(start..range.end, Advice::LinuxPopulateWrite);
+        // In pieces: while the kernel makes pages, other threads of this process can't map or unmap anything.
+        for start in (start..range.end).step_by(PREFAULT_BYTES) {
+            let end = range.end.min(start + PREFAULT_BYTES);
+            let _refused = self.advise(start..end, Advice::LinuxPopulateWrite);
+        }
     }
 
     /// A forked child does not get this memory (MADV_DONTFORK): fork is cheap, and a touch in the child is a fault.

@@ -1,14 +1,16 @@
 //! Chooses the memory of each unit: leased, copied, registered for the call, or the caller's.
 
 use super::{ground::SharedLanding, groups::How, job::Job};
-use crate::{Delivery, FallbackKind, ReadError, core::Core};
-use std::{fmt::Display, iter};
+use crate::{CallError, Delivery, FallbackKind, ReadError, core::Core, patience::Wait};
+use std::{fmt::Display, iter, sync::Arc};
 use tensorlease_arena::{
-    AcquireError, GRANULE_BYTES, SlabKind, block_len,
+    GRANULE_BYTES, SlabKind,
     plan::{GroupLimits, cut_groups, dtype_regions},
 };
 use tensorlease_engine::Staging;
-use tensorlease_memory::{HeapBytes, InFlight, Landing, Mapping, MappingKind, lay_out, limits::page_bytes};
+use tensorlease_memory::{
+    HeapBytes, InFlight, Landing, Mapping, MappingKind, Unregistered, lay_out, limits::page_bytes,
+};
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
@@ -23,7 +25,7 @@ const FRESH_BYTES: u64 = 64 << 20;
 
 impl Job<'_> {
     /// Finds memory for every unit that has none and makes its transfers.
-    pub(super) fn land(&mut self) -> Result<(), ReadError> {
+    pub(super) fn land(&mut self, wait: &Wait<'_>) -> Result<(), ReadError> {
         self.collected = false;
         let waiting = |(at, unit): (usize, &super::job::Unit)| unit.place.is_none().then_some(at);
         let waiting: Vec<u32> = self
@@ -49,11 +51,11 @@ impl Job<'_> {
                 unit.batch.is_some() || LEASED_BYTES_MIN <= unit.len
             }),
         };
-        copied.extend(self.land_leased(&leased)?);
+        copied.extend(self.land_leased(&leased, wait)?);
         if lends {
             return self.land_lent(&copied);
         }
-        self.land_copied(copied)
+        self.land_copied(copied, wait)
     }
 
     /// The reference's way: through loans of the engine's own memory into fresh memory, per batch of keys and dtype. What is larger than a loan,
@@ -146,11 +148,11 @@ impl Job<'_> {
     }
 
     /// Blocks of the arena while the budget lasts; gives back the units that got none.
-    fn land_leased(&mut self, units: &[u32]) -> Result<Vec<u32>, ReadError> {
+    fn land_leased(&mut self, units: &[u32], wait: &Wait<'_>) -> Result<Vec<u32>, ReadError> {
         let (mut left, mut queue) = (Vec::new(), units);
         while !queue.is_empty() {
             let wanted = self.wanted(queue);
-            let acquired = self.core.acquire(SlabKind::Lease, &wanted);
+            let acquired = self.core.acquire(SlabKind::Lease, &wanted, || wait.slice())?;
             let got = acquired.blocks.len();
             for (unit, block) in iter::zip(queue, acquired.blocks) {
                 self.put(*unit, Landing::Block(block), How::Direct, true);
@@ -165,9 +167,9 @@ impl Job<'_> {
                 queue.len()
             };
             if self.core.options.strict {
-                return Err(self.refusal(refused.kind, &queue[..lost], &format!(" ({})", refused.error)));
+                return Err(self.refusal(refused.kind, &queue[..lost], &format!(" ({refused})")));
             }
-            self.core.count_fallback(refused.kind, lost as u64);
+            self.core.count_refused(&refused, lost as u64);
             left.extend_from_slice(&queue[..lost]);
             queue = &queue[lost..];
         }
@@ -182,11 +184,11 @@ impl Job<'_> {
     }
 
     /// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
-    fn land_copied(&mut self, units: Vec<u32>) -> Result<(), ReadError> {
+    fn land_copied(&mut self, units: Vec<u32>, wait: &Wait<'_>) -> Result<(), ReadError> {
         let (recycled, mut fresh): (Vec<u32>, Vec<u32>) = units
             .into_iter()
             .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
-        let blocks = self.core.copy_blocks(&self.wanted(&recycled));
+        let blocks = self.core.copy_blocks(&self.wanted(&recycled), wait)?;
         fresh.extend_from_slice(&recycled[blocks.len()..]);
         self.past_the_copy_cache(&recycled[blocks.len()..])?;
         for (unit, block) in iter::zip(recycled, blocks) {
@@ -339,23 +341,12 @@ fn fresh_limits() -> GroupLimits {
 
 impl Core {
     /// Recycled memory for copies, for the first of `wanted` that fit into its bound.
-    fn copy_blocks(&self, wanted: &[(u64, u64)]) -> Vec<InFlight> {
-        let mut blocks = Vec::new();
-        while blocks.len() < wanted.len() {
-            let missing = &wanted[blocks.len()..];
-            let admission = self.copies.acquire(SlabKind::Lease, missing);
-            let missing = &missing[admission.blocks.len()..];
-            blocks.extend(admission.blocks);
-            let Some(AcquireError::NeedsSlab { .. }) = admission.refused else {
-                break;
-            };
-            let bytes = missing.iter().map(|(len, _)| block_len(*len).unwrap_or(*len)).sum();
-            match self.copies.make_slab(SlabKind::Lease, bytes, missing[0].0) {
-                Ok(Some(slab)) => self.copies.admit(slab),
-                Ok(None) | Err(_) => break,
-            };
-        }
-        blocks
+    fn copy_blocks(&self, wanted: &[(u64, u64)], wait: &Wait<'_>) -> Result<Vec<InFlight>, CallError> {
+        let unregistered = Arc::new(Unregistered);
+        let grown = self
+            .copies
+            .acquire_growing(SlabKind::Lease, wanted, &unregistered, || wait.slice())?;
+        Ok(grown.blocks)
     }
 
     /// What one registration takes; the calls into it are cut on their own.

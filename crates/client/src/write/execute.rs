@@ -7,7 +7,7 @@ use crate::{
     core::Core,
     read::refused_registration,
 };
-use std::{ops::Range, sync::PoisonError};
+use std::{ops::Range, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{Foreign, InFlight, Landing, Mapping, MappingKind, Region, Source, copy_all};
 
@@ -43,11 +43,11 @@ pub(super) struct Unwritten {
 impl EngineCall for WriteCall {
     type Done = Unwritten;
 
-    fn execute(self, core: &Core, gate: &Gate) -> Vec<Unwritten> {
+    fn execute(self, core: &Arc<Core>, gate: &Gate<'_>) -> Vec<Unwritten> {
         let Self { mut objects, staging } = self;
         let mut results = match staging {
             Staging::None => from_where_they_lie(core, &objects, &[]),
-            Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum()) {
+            Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum(), gate) {
                 Ok(block) => staged(core, gate, &objects, block),
                 Err(fault) => vec![Err(fault); objects.len()],
             },
@@ -70,6 +70,10 @@ impl EngineCall for WriteCall {
 
     fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.len).sum()
+    }
+
+    fn bounces(&self, _core: &Core) -> bool {
+        matches!(self.staging, Staging::Bounce)
     }
 }
 
@@ -120,7 +124,7 @@ fn from_where_they_lie(core: &Core, objects: &[Object], own: &[Region]) -> Vec<R
 }
 
 /// One copy into registered memory, objects back to back, then the transfer.
-fn staged(core: &Core, gate: &Gate, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
+fn staged(core: &Core, gate: &Gate<'_>, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
     let mut copies = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     let mut end = 0;
@@ -133,7 +137,7 @@ fn staged(core: &Core, gate: &Gate, objects: &[Object], block: InFlight) -> Vec<
         spans.push(start..end);
     }
     {
-        let closed = gate.read().unwrap_or_else(PoisonError::into_inner);
+        let closed = gate.is_closed();
         // A caller that has given up may change its values.
         if *closed {
             let fault = Fault::new(FaultKind::Refused, 0, "its caller has given up");

@@ -60,7 +60,7 @@ fn no_block_crosses_two_registrations() {
         let read = rig.read(&lens, delivery).unwrap();
         assert_same(&read, &values);
     }
-    let mut buffer = rig.store.empty(5 * MIB).unwrap();
+    let mut buffer = rig.store.empty(5 * MIB, Patience::default()).unwrap();
     buffer.copy_from_slice(&pattern(77, 5 * MIB));
     let item = PutItem::tensor_in("wide", bytes_spec(5 * MIB), Arc::new(buffer));
     rig.store.put(vec![item], Patience::default()).unwrap();

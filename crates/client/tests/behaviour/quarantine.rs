@@ -301,7 +301,7 @@ fn a_value_that_a_failed_write_may_still_read_is_kept_until_close() {
         } else {
             Rig::new(late_write(), &budget(64 * MIB))
         };
-        let buffer = Arc::new(rig.store.empty(50_000).unwrap());
+        let buffer = Arc::new(rig.store.empty(50_000, Patience::default()).unwrap());
         let item = PutItem::tensor_in("late", crate::support::bytes_spec(50_000), Arc::clone(&buffer));
         let error = rig.store.put(vec![item], Patience::default()).unwrap_err();
         assert!(

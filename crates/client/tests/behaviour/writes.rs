@@ -13,7 +13,7 @@ const READ: Delivery = Delivery::Copied;
 
 /// An arena buffer with the pattern of `seed`.
 fn arena_buffer(rig: &Rig, seed: u64, len: u64) -> Arc<Buffer> {
-    let mut buffer = rig.store.empty(len).unwrap();
+    let mut buffer = rig.store.empty(len, Patience::default()).unwrap();
     buffer.copy_from_slice(&pattern(seed, len));
     Arc::new(buffer)
 }

@@ -116,7 +116,7 @@ fn one_memory_under_two_keys_is_registered_once() {
 fn memory_of_the_arena_and_engines_without_registration_need_none() {
     let rig = Rig::registering(free_engine(), &budget(32 * MIB));
     let value = pattern(1, 70_000);
-    let mut buffer = rig.store.empty(70_000).unwrap();
+    let mut buffer = rig.store.empty(70_000, Patience::default()).unwrap();
     buffer.copy_from_slice(&value);
     put_per_call(
         &rig,

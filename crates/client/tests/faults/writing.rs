@@ -72,7 +72,9 @@ impl Run<'_> {
 
     pub(crate) fn put_from_arena(&self, item: &NewValue, patience: Impatience) -> Result<(), String> {
         let value = Value::new(&item.shape, item.number);
-        let (block, span) = self.timed("empty", Impatience::Never, |_| self.store.empty(value.len()));
+        let (block, span) = self.timed("empty", Impatience::Never, |patience| {
+            self.store.empty(value.len(), patience)
+        });
         let mut block = match block {
             Ok(block) => block,
             Err(ReadError::ArenaExhausted { .. }) => return Ok(()),

@@ -1,7 +1,7 @@
 //! Serves one client's requests, one after the other.
 use super::extent::Extent;
 use super::holdings::{Foreign, position};
-use super::memory::Full;
+use super::memory::{Full, Refusal};
 use super::relay::{self, Absurd, Relay};
 use super::session::Session;
 use super::{Object, Shared, lock_of, namespaces};
@@ -69,6 +69,7 @@ enum Outcome {
     Pinned(u64, Vec<Option<Arc<Object>>>),
     Exchanged(Vec<Reservation>),
     Extent(Reservation),
+    NoExtent(Refusal),
     Flags(Vec<bool>),
     Removed(u64),
     Described(Vec<Option<Arc<Object>>>),
@@ -209,6 +210,10 @@ impl<'s> Serving<'s> {
             Outcome::Extent(reservation) => Answer::Extent {
                 reservation: *reservation,
             },
+            Outcome::NoExtent(Refusal { why, registration }) => Answer::NoExtent {
+                why,
+                registration: *registration,
+            },
             Outcome::Flags(flags) => Answer::Flags { flags: flags.clone() },
             Outcome::Removed(count) => Answer::Removed { count: *count },
             Outcome::Described(objects) => Answer::Described {
@@ -290,7 +295,7 @@ impl Asker<'_> {
                 releases,
                 reserve,
             } => Outcome::Exchanged(self.exchange(commits, releases, reserve)?),
-            Request::Extent { len } => Outcome::Extent(self.extent(*len)?),
+            Request::Extent { len } => self.extent(*len)?,
             Request::ReleaseExtent { ticket } => {
                 let released = self.session.holdings().take_extent(*ticket)?;
                 self.shared.take_back(vec![released]);
@@ -390,12 +395,12 @@ impl Asker<'_> {
                     position: position(place, place.len),
                 }
             }
-            Err(Full { free }) => Reservation::Full { free },
+            Err(Full { free, .. }) => Reservation::Full { free },
         };
         blocks.into_iter().map(reservation).collect()
     }
 
-    fn extent(self, len: u64) -> Result<Reservation, Lie> {
+    fn extent(self, len: u64) -> Result<Outcome, Lie> {
         if len == 0 || !len.is_multiple_of(limits::page_bytes() as u64) {
             return Err(Lie("it asked for an extent that is no whole number of pages"));
         }
@@ -411,12 +416,15 @@ impl Asker<'_> {
                     // It is the engine that writes here, in this process.
                     extent.prefault();
                 }
-                Reservation::Block {
+                Outcome::Extent(Reservation::Block {
                     ticket: self.session.holdings().lend(extent),
                     position: position(place, len),
-                }
+                })
             }
-            Err(Full { free }) => Reservation::Full { free },
+            Err(Full {
+                refusal: Some(refusal), ..
+            }) => Outcome::NoExtent(refusal),
+            Err(Full { free, .. }) => Outcome::Extent(Reservation::Full { free }),
         })
     }
 }
