@@ -93,7 +93,9 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         "fork": _text(fork, "fork"),
         "call_timeout": _seconds(call_timeout, "call_timeout"),
     }
-    return _started(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else _text(url, "url"), settings)
+    if url is None:
+        return _started(_text(os.environ.get(URL_VARIABLE) or DEFAULT_URL, URL_VARIABLE), settings)
+    return _started(_text(url, "url"), settings)
 
 
 class Store:
