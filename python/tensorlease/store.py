@@ -97,10 +97,8 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         "call_timeout": _seconds(call_timeout, "call_timeout"),
     }
     if url is None:
-        url, named = os.environ.get(URL_VARIABLE) or DEFAULT_URL, URL_VARIABLE
-    else:
-        named = "url"
-    return _started(_text(url, named), settings)
+        return _started(_text(os.environ.get(URL_VARIABLE) or DEFAULT_URL, URL_VARIABLE), settings)
+    return _started(_text(url, "url"), settings)
 
 
 class Store:

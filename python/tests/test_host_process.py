@@ -22,7 +22,7 @@ from conftest import RunPython
 from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
-from tensorlease import host
+from tensorlease import host, host_end
 from tensorlease.processes import stop_process
 
 SECONDS = 60
@@ -45,7 +45,7 @@ def daemon(folder: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def runtime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of this user's daemon, which no other test shares. A daemon that is started there ends with the test."""
+    """The folder of this user's daemon, which no other test shares. A daemon that starts there ends with the test."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.delenv("TENSORLEASE_URL", raising=False)
     yield folder / "tensorlease"
@@ -395,9 +395,16 @@ os.kill(host.report(None)["pid"], signal.SIGTERM)
 
 def test_a_relative_runtime_folder_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "rel")
+    monkeypatch.delenv("TENSORLEASE_URL", raising=False)
     with pytest.raises(tl.ConfigError, match='XDG_RUNTIME_DIR="rel" is not absolute; set XDG_RUNTIME_DIR to'):
         tl.open("host://")
     assert not os.path.exists("rel")
+
+
+def test_a_url_of_the_environment_that_is_no_text_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORLEASE_URL", "host:///tmp/x\udcffy/host.sock")
+    with pytest.raises(tl.ConfigError, match="TENSORLEASE_URL is "):
+        tl.open()
 
 
 def test_a_daemon_without_descriptors_says_so_and_takes_clients_again(daemon: Served) -> None:
@@ -439,6 +446,17 @@ def test_a_daemon_of_another_version_is_named_with_what_it_says(folder: Path) ->
         ):
             tl.open(f"host://{path}")
         other.join()
+
+
+def test_a_daemon_that_takes_nobody_in_is_silent(folder: Path) -> None:
+    path = folder / "host.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(str(path))
+        listener.listen(0)
+        # As many as may wait.
+        waiting.connect(str(path))
+        with pytest.raises(tl.EngineUnavailable, match="does not answer; see whether it is stopped"):
+            tl.open(f"host://{path}")
 
 
 # ---- tensorlease stop -----------------------------------------------------------------------------------------------
@@ -502,6 +520,40 @@ def test_stop_ends_a_daemon_that_is_stopped(daemon: Served) -> None:
     assert f"is process {daemon.process.pid}. What it holds can't be asked" in done.stdout
     assert "It is stopped (SIGSTOP)" in done.stdout
     assert daemon.process.wait(SECONDS) == 0
+
+
+HOLDS_A_LOCK = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lock = open(sys.argv[1] + ".lock", "w+")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.write(sys.argv[2] if 2 < len(sys.argv) else str(os.getpid()))
+lock.flush()
+"""
+
+
+def test_stop_names_the_way_on_where_a_daemon_does_not_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(folder / "host.sock")
+    monkeypatch.setattr(host_end, "END_SECONDS", 0.5)
+    with client(HOLDS_A_LOCK, path) as process:
+        with pytest.raises(tl.EngineUnavailable, match=f"has not within .*`kill -9 {process.pid}`"):
+            host_end.stop(path, asks=False)
+        assert state(process.pid) != "Z"
+
+
+def test_stop_ends_no_process_that_is_not_the_daemon(folder: Path) -> None:
+    path = str(folder / "host.sock")
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        # As the lock of a daemon in another PID namespace, where the number is another process's.
+        with client(HOLDS_A_LOCK, path, str(other.pid)):
+            with pytest.raises(tl.EngineUnavailable, match=f"process {other.pid}, and here that is none, or another"):
+                host_end.stop(path, asks=False)
+            time.sleep(0.2)
+            assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_stats_show_the_objects_and_bytes_of_each_namespace(daemon: Served) -> None:

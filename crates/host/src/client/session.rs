@@ -74,13 +74,13 @@ pub enum ConnectError {
     },
     /// Nothing came from it: the system has stopped it (SIGSTOP, a debugger), or it hangs.
     #[error(
-        "the daemon at {socket:?} (process {process}) does not answer; see whether it is stopped, continue or end it, and try again"
+        "the daemon at {socket:?} ({daemon}) does not answer; see whether it is stopped, continue or end it, and try again"
     )]
     Silent {
         /// Where.
         socket: PathBuf,
-        /// Of the daemon.
-        process: i32,
+        /// Who that is.
+        daemon: Holder,
     },
     /// It does not speak our version of the protocol, or turned us away.
     #[error("the daemon at {socket:?} (process {process}) refused this client: {message}")]
@@ -160,6 +160,11 @@ pub(super) fn connected(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectErr
                 None => ConnectError::NoDaemon { socket },
             }
         }
+        // It has taken in no client for a while, and no more can wait.
+        Errno::AGAIN => ConnectError::Silent {
+            socket: path.clone(),
+            daemon: place.holder().unwrap_or_default(),
+        },
         errno => ConnectError::System {
             socket: path.clone(),
             source: errno.into(),
@@ -241,9 +246,10 @@ impl Session {
         let (capacity_bytes, number, engine) = welcome.map_err(|fault| {
             let process = daemon.as_raw_nonzero().get();
             if WELCOME_MAX <= started.elapsed() {
+                let process = Some(process.unsigned_abs());
                 return ConnectError::Silent {
                     socket: socket(),
-                    process,
+                    daemon: Holder { process },
                 };
             }
             let message = fault.message.trim_start_matches(REFUSED).to_owned();
