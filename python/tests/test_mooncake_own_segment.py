@@ -6,7 +6,6 @@ import collections
 import importlib
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,7 +159,6 @@ class Watched:
         if act is not None:
             act(self._client)
         return found
-
 
     def batch_get_into(self, *arguments: Any) -> Any:
         codes = self._client.batch_get_into(*arguments)
