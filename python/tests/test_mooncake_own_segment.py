@@ -6,7 +6,6 @@ import collections
 import importlib
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,7 +5,8 @@ use crate::support::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    Buffer, CallError, Delivery, FallbackKind, Foreign, ObjectKind, Options, Patience, PutItem, Segment, WriteError,
+    Buffer, CallError, Delivery, FallbackKind, Foreign, ObjectKind, Options, Patience, PutItem, ReadRequest, Segment,
+    WriteError,
     engine::{Embedded, EmbeddedOptions, FaultKind, decorators::Call},
 };
 
