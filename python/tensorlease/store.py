@@ -164,6 +164,7 @@ class Store:
         :param shape: a tuple, list, ``torch.Size`` or int
         :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
         :raises ArenaExhausted: the budget has no such block now; there is no other way to make one
+        :raises Timeout: the arena had to grow for it, and has not within ``call_timeout``
         """
         return self._core.empty(shape, dtype)
 

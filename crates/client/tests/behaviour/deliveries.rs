@@ -139,7 +139,9 @@ fn destination(mut buffer: Buffer) -> Foreign {
 pub(crate) fn read_into_the_arena(store: &Store, values: &[Vec<u8>]) {
     let (mut into, mut seen) = (Vec::new(), Vec::new());
     for value in values {
-        let (given, kept) = shared(destination(store.empty(value.len() as u64).unwrap()));
+        let (given, kept) = shared(destination(
+            store.empty(value.len() as u64, Patience::default()).unwrap(),
+        ));
         into.push(given);
         seen.push(kept);
     }

@@ -336,7 +336,7 @@ fn strict_names_the_cause_of_a_refused_slab() {
     let (rig, refuses, _) = refusing(40 * MIB, &lens, &options);
     refuses.store(true, Relaxed);
     let error = rig.read(&lens, Delivery::Leased).unwrap_err();
-    let ReadError::Fallback { kind, message } = error else {
+    let ReadError::Fallback { kind, message, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(kind, FallbackKind::SlabNotRegistered);
