@@ -294,7 +294,7 @@ fn a_drop_of_what_was_lent_waits_neither_for_a_stopped_daemon_nor_for_who_does()
     let (watching, engine) = (place.client(), place.client());
     put(&engine, "a", &[1; 2 << 20]);
     let slab = engine.slabs().expect("a host lends slabs").make(1 << 20);
-    let slab = slab.expect("the daemon answers").expect("there is room");
+    let slab = slab.expect("there is room");
     let mut views = engine
         .views()
         .expect("a host shows its objects")
