@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from conftest import packets, rdma_url
 
@@ -14,12 +12,6 @@ from tensorlease.mooncake_cluster import Master
 FULL_BYTES = 16 << 20
 #: Need an empty store of a known size, which only a segment of the same process is. It goes with the client that brought it.
 OF_A_FULL_STORE = ["a_full_store_keeps_working", "a_replace_that_does_not_fit_keeps_the_old_object"]
-
-
-@pytest.fixture(scope="module")
-def empty_master() -> Iterator[Master]:
-    with Master() as running:
-        yield running
 
 
 @pytest.mark.parametrize("check", [check for check in conformance_checks() if check not in OF_A_FULL_STORE])
