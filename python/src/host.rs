@@ -4,7 +4,9 @@ use crate::logging;
 use crate::mooncake;
 use crate::patience::seconds;
 use pyo3::{prelude::*, types::PyDict};
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlease::OpenError;
@@ -37,7 +39,7 @@ impl HostDaemon {
     #[pyo3(signature = (*, socket, max_bytes, idle_seconds, engine))]
     fn start(
         py: Python<'_>,
-        socket: Option<&str>,
+        socket: Option<PathBuf>,
         max_bytes: Option<u64>,
         idle_seconds: Option<f64>,
         engine: &str,
@@ -95,8 +97,15 @@ impl HostDaemon {
 
     /// Where it listens.
     #[getter]
-    fn socket(&self) -> String {
-        self.daemon.socket().as_path().display().to_string()
+    fn socket(&self) -> OsString {
+        self.daemon.socket().as_path().into()
+    }
+}
+
+impl Drop for HostDaemon {
+    /// One that was not stopped ends now, without the GIL: an engine in Python needs it to close.
+    fn drop(&mut self) {
+        let _ended = Python::try_attach(|py| py.detach(|| self.daemon.stop()));
     }
 }
 
@@ -127,22 +136,31 @@ fn engine_behind(url: &str) -> Result<Option<Arc<dyn Engine>>, OpenError> {
 /// The path of a daemon's socket; None: of this user's.
 #[pyfunction]
 #[pyo3(signature = (socket))]
-pub(crate) fn host_socket(py: Python<'_>, socket: Option<&str>) -> PyResult<String> {
-    Ok(place(py, socket)?.as_path().display().to_string())
+pub(crate) fn host_socket(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<OsString> {
+    Ok(place(py, socket)?.as_path().into())
 }
 
 /// Makes the folder of a socket, for this user alone, where there is none; one that others could write to is refused.
 #[pyfunction]
-pub(crate) fn host_make_folder(py: Python<'_>, socket: &str) -> PyResult<()> {
+pub(crate) fn host_make_folder(py: Python<'_>, socket: PathBuf) -> PyResult<()> {
     let made = place(py, Some(socket))?.make_folder();
     made.map_err(|error| config_error(py, &chained(&error)))
 }
 
 /// Does a daemon listen there?
 #[pyfunction]
-pub(crate) fn host_listens(py: Python<'_>, socket: &str) -> PyResult<bool> {
+pub(crate) fn host_listens(py: Python<'_>, socket: PathBuf) -> PyResult<bool> {
     let place = place(py, Some(socket))?;
     Ok(py.detach(|| place.is_listening()))
+}
+
+/// The process of the daemon that has the place, also where its socket was removed. None: there is none. 0: it does not
+/// say.
+#[pyfunction]
+pub(crate) fn host_holder(py: Python<'_>, socket: PathBuf) -> PyResult<Option<u32>> {
+    let place = place(py, Some(socket))?;
+    let holder = py.detach(|| place.holder());
+    Ok(holder.map(|holder| holder.process.unwrap_or_default()))
 }
 
 /// How long a daemon may take to welcome a client, seconds.
@@ -153,7 +171,7 @@ pub(crate) fn host_silent_seconds() -> f64 {
 
 /// Who holds what: the daemon's numbers, and under "clients" a list with one dict each.
 #[pyfunction]
-pub(crate) fn host_report<'py>(py: Python<'py>, socket: &str) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn host_report<'py>(py: Python<'py>, socket: PathBuf) -> PyResult<Bound<'py, PyDict>> {
     let place = place(py, Some(socket))?;
     let asked = py.detach(|| {
         let engine = HostEngine::connect(&place).map_err(|error: ConnectError| chained(&error))?;
@@ -190,10 +208,19 @@ pub(crate) fn host_report<'py>(py: Python<'py>, socket: &str) -> PyResult<Bound<
         clients.push(client);
     }
     numbers.set_item("clients", clients)?;
+    let mut namespaces = Vec::with_capacity(report.namespaces.len());
+    for row in report.namespaces {
+        let namespace = PyDict::new(py);
+        namespace.set_item("namespace", row.namespace)?;
+        namespace.set_item("objects", row.counts.objects)?;
+        namespace.set_item("object_bytes", row.counts.object_bytes)?;
+        namespaces.push(namespace);
+    }
+    numbers.set_item("namespaces", namespaces)?;
     Ok(numbers)
 }
 
-fn place(py: Python<'_>, socket: Option<&str>) -> PyResult<SocketPath> {
+fn place(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<SocketPath> {
     let place = match socket {
         Some(path) => SocketPath::new(path),
         None => SocketPath::of_this_user(),

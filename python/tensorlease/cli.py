@@ -14,6 +14,7 @@ import tensorlease as tl
 from tensorlease.bench.arguments import size, whole
 from tensorlease.bench.command import add_bench
 from tensorlease.bench.launch import EXIT_FAILED
+from tensorlease.standard_streams import fill_standard_streams
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -21,10 +22,13 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status. 1: it failed or a check was missed, 2: wrong usage, 130: Ctrl-C."""
+    fill_standard_streams()
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
-        sys.stdout.flush()
+        # None: the process was started without one.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except tl.ConfigError as error:
         return _complain(str(error), EXIT_USAGE)
     except tl.Error as error:
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_serve(commands)
     _add_stats(commands)
+    _add_stop(commands)
     add_bench(commands)
     return parser
 
@@ -85,7 +90,9 @@ def _add_demo_mooncake(commands: argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    doctor = commands.add_parser("doctor", help="what would keep a store from working here, and the line that mends it")
+    doctor = commands.add_parser(
+        "doctor", help="what would keep a store from working here, and the command that fixes it"
+    )
     doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
     doctor.add_argument(
         "--max-bytes", type=size, default=1 << 30, metavar="SIZE", help="budget of the store (default 1GiB)"
@@ -122,6 +129,13 @@ def _add_stats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     stats.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
     stats.add_argument("--json", action="store_true", help="print one JSON object")
     stats.set_defaults(run=_run_stats)
+
+
+def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    stop = commands.add_parser("stop", help="end this host's daemon, after saying what is lost with it")
+    stop.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    stop.add_argument("--yes", action="store_true", help="ask nothing")
+    stop.set_defaults(run=_run_stop)
 
 
 def _run_version(_: argparse.Namespace) -> int:
@@ -167,6 +181,12 @@ def _run_stats(options: argparse.Namespace) -> int:
     report = host.report(options.socket)
     print(json.dumps(report, indent=2) if options.json else host.report_text(report))
     return 0
+
+
+def _run_stop(options: argparse.Namespace) -> int:
+    from tensorlease.host_end import stop
+
+    return 0 if stop(options.socket, asks=not options.yes) else EXIT_FAILED
 
 
 def _require_torch(command: str) -> None:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from tensorlease._core import HostDaemon, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket
+from tensorlease._core import (
+    HostDaemon,
+    host_holder,
+    host_listens,
+    host_make_folder,
+    host_report,
+    host_silent_seconds,
+    host_socket,
+)
+from tensorlease.daemon_log import DaemonLog
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.processes import end_process
+from tensorlease.standard_streams import above_standard_streams, fill_standard_streams
 
 #: What a URL of this user's daemon, started where none runs, begins with.
 HOST_URL = "host://"
@@ -27,6 +39,8 @@ IDLE_SECONDS = 5.0
 SILENT_SECONDS = host_silent_seconds()
 #: A started daemon must listen by then.
 START_SECONDS = 30.0
+#: A daemon that holds its lock and does not listen starts or ends just now. After so long its socket was removed.
+HIDDEN_SECONDS = 3.0
 #: Pause between two looks whether it does: of who starts it, and of those who only wait, who may be many.
 START_PAUSE = 0.01
 TURN_PAUSE = 0.05
@@ -39,8 +53,16 @@ EXIT_HANGS = 1
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
 
-#: Daemons that this process started, with their sockets: kept so that none is waited for, or warned about, before its time.
-_started: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+class _Started(subprocess.Popen[bytes]):
+    """A daemon. It may outlive the process that starts it, which is nothing to warn about."""
+
+    def __del__(self, *_: Any) -> None:
+        pass
+
+
+#: Daemons that this process started, with their sockets.
+_started: list[tuple[str, _Started]] = []
 
 
 def starts_daemon(url: str) -> bool:
@@ -63,9 +85,7 @@ def ensure_daemon() -> None:
         while not host_listens(socket):
             if _takes(turn):
                 try:
-                    # Whoever had the turn before may have started it.
-                    if not host_listens(socket):
-                        _start(socket, until)
+                    _start_unless_there(socket, until)
                 finally:
                     # Closing it would leave the turn with a child that was forked meanwhile.
                     fcntl.flock(turn, fcntl.LOCK_UN)
@@ -75,15 +95,29 @@ def ensure_daemon() -> None:
             time.sleep(TURN_PAUSE)
 
 
+def _start_unless_there(socket: str, until: float) -> None:
+    """The process that had the turn before may have started it. One whose socket was removed is named by `open`."""
+    hidden_until = time.monotonic() + HIDDEN_SECONDS
+    while not host_listens(socket):
+        if host_holder(socket) is None:
+            _start(socket, until)
+            return
+        if hidden_until < time.monotonic():
+            return
+        time.sleep(TURN_PAUSE)
+
+
 def _opened(path: Path, flags: int) -> BinaryIO:
     """A file of this user's beside the socket, made where there is none; a link there is not followed.
 
     :raises ConfigError: it can't be opened
     """
     try:
-        return os.fdopen(os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", buffering=0)
+        opened = above_standard_streams(os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     except OSError as error:
-        raise ConfigError(f"cannot use {path} ({error.strerror}); remove it, or set XDG_RUNTIME_DIR") from error
+        advice = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "remove it"
+        raise ConfigError(f"cannot use {path} ({error.strerror}); {advice}, or set XDG_RUNTIME_DIR") from error
+    return os.fdopen(opened, "r+b", buffering=0)
 
 
 def _takes(turn: Any) -> bool:
@@ -101,23 +135,47 @@ def _start(socket: str, until: float) -> None:
     log = Path(socket).with_suffix(".log")
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", socket]
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
+        unwritable = _why_unwritable(output)
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            start_new_session=True,
-            env=_environment(),
-        )
+        try:
+            process = _Started(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                env=_environment(),
+            )
+        # Python is embedded in another program, was moved, or no process may be started.
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the host's daemon can't be started with sys.executable, {sys.executable!r} ({error.strerror}); "
+                f"start it yourself: tensorlease serve --socket {socket}"
+            ) from error
     _started.append((socket, process))
-    while not host_listens(socket):
-        status = process.poll()
-        if status is not None or until < time.monotonic():
-            what = "did not listen in time" if status is None else f"ended with status {status}"
-            raise EngineUnavailable(f"the host's daemon {what}; its log {log} ends with: {_tail(log)}")
-        time.sleep(START_PAUSE)
+    try:
+        while not host_listens(socket):
+            status = process.poll()
+            if status is not None or until < time.monotonic():
+                what = "did not listen in time" if status is None else f"ended with status {status}"
+                said = f"its log {log} ends with: {_tail(log)}"
+                if unwritable is not None:
+                    said = f"its log {log} can't be written: {unwritable}; make room there, or set XDG_RUNTIME_DIR"
+                raise EngineUnavailable(f"the host's daemon {what}; {said}")
+            time.sleep(START_PAUSE)
+    finally:
+        # Once it has ended its entry in the table of processes waits for its parent.
+        threading.Thread(target=process.wait, name="tensorlease-daemon-end", daemon=True).start()
+
+
+def _why_unwritable(log: BinaryIO) -> str | None:
+    """What keeps a log from being written, if anything does: the daemon could not say why it does not start."""
+    try:
+        log.write(f"tensorlease: process {os.getpid()} starts a daemon\n".encode())
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def end_started(socket: str) -> None:
@@ -140,7 +198,8 @@ def _tail(log: Path) -> str:
 
 
 def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str = OWN_STORE) -> None:
-    """Runs a daemon in this process until it is told to end (SIGTERM, Ctrl-C), or nobody needs it and `keep` is False.
+    """Runs a daemon in this process until it is told to end, or nobody needs it and `keep` is False. SIGTERM, Ctrl-C
+    and SIGHUP, where that is not ignored, tell it.
 
     :param socket: where it listens; None: this user's place
     :param max_bytes: bound of all memory that it hands out; None: half of what the machine has left
@@ -149,23 +208,34 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
     :raises ConfigError: the socket or the size can't be had, or the engine is none for a daemon; the message says why
     :raises EngineUnavailable: one runs there already, or the engine does not answer
     """
+    fill_standard_streams()
     _raise_limits()
     idle = None if keep or engine != OWN_STORE else IDLE_SECONDS
-    with _told_to_end() as told:
+    output = DaemonLog(1)
+    with _told_to_end() as told, DaemonLog(2).of_this_package():
         daemon = HostDaemon.start(socket=socket, max_bytes=max_bytes, idle_seconds=idle, engine=engine)
-        print(f"tensorlease: serving {HOST_URL}{daemon.socket}", flush=True)
+        output.say(f"tensorlease: serving {HOST_URL}{daemon.socket}")
         try:
             while not told and not daemon.wait(SIGNAL_SECONDS):
                 pass
         finally:
             daemon.stop_or_exit(EXIT_HANGS, HANGS)
-    print(ENDED, flush=True)
+    output.say(ENDED)
 
 
 def _raise_limits() -> None:
-    """To what this process may have: two descriptors per client, one mapping as long as the arena, and files in memory of that length. Whoever
-    starts the daemon may have lowered them for itself, and it serves all."""
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+    """To what this process may have: two descriptors and a thread per client, a mapping as long as the arena, files in
+    memory of that length, pages locked for an engine, and no end by time. The process that starts the daemon may have
+    lowered them for itself, and the daemon serves all."""
+    for limit in (
+        resource.RLIMIT_NOFILE,
+        resource.RLIMIT_AS,
+        resource.RLIMIT_FSIZE,
+        resource.RLIMIT_DATA,
+        resource.RLIMIT_MEMLOCK,
+        resource.RLIMIT_NPROC,
+        resource.RLIMIT_CPU,
+    ):
         _, most = resource.getrlimit(limit)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (most, most))
@@ -173,13 +243,19 @@ def _raise_limits() -> None:
 
 @contextlib.contextmanager
 def _told_to_end() -> Iterator[list[int]]:
-    """A list that gets the signal which asks the process to end."""
+    """A list that gets the signal which asks the process to end. What the process was started with blocked is not any
+    more."""
     told: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
         told.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    asking = [signal.SIGTERM, signal.SIGINT]
+    # `nohup` means that one.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asking.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in asking}
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
     try:
         yield told
     finally:
@@ -217,7 +293,20 @@ def report_text(report: dict[str, Any]) -> str:
             f"{_mib(client['read_bytes'] / age) + '/s':>14} {_mib(client['written_bytes'] / age) + '/s':>14}  "
             + ("cut off, waits for the end of its process" if client["cut_off"] else "connected")
         )
+    if report["namespaces"]:
+        lines.append(f"{'objects':>9} {'bytes':>21}  namespace")
+        lines += [f"{objects:>9} {_mib(count):>21}  {name}" for name, objects, count in namespace_rows(report)]
     return "\n".join(lines)
+
+
+def namespace_rows(report: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Name, objects and bytes of each namespace of a report, in words where it has no name."""
+    rows = [(row["namespace"] or "(none)", row["objects"], row["object_bytes"]) for row in report["namespaces"]]
+    # Counted a moment before or after the others.
+    others = report["objects"] - sum(objects for _, objects, _ in rows)
+    if others > 0:
+        rows.append(("(others)", others, max(report["object_bytes"] - sum(count for _, _, count in rows), 0)))
+    return rows
 
 
 def _mib(count: float) -> str:

@@ -37,30 +37,58 @@ def stop_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) -
     """
     process.send_signal(signal.SIGSTOP)
     deadline = time.monotonic() + seconds
-    while not all(state == "T" for state in _thread_states(process.pid)):
+    while not is_stopped(process.pid):
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {process.pid} does not stop")
         time.sleep(0.001)
 
 
+def is_stopped(pid: int) -> bool:
+    """Does each of its threads stand still (SIGSTOP)?"""
+    states = list(_thread_states(pid))
+    return bool(states) and all(state == "T" for state in states)
+
+
+def holds_open(pid: int, path: Path) -> bool:
+    """Has the process this very file open? Also one that was removed since."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        facts = None
+    for descriptor in _descriptors(pid):
+        with contextlib.suppress(OSError):
+            if facts is not None and os.path.samestat(os.stat(descriptor), facts):
+                return True
+            if os.readlink(descriptor) == f"{path} (deleted)":
+                return True
+    return False
+
+
+def _descriptors(pid: int) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    try:
+        return [f"{folder}/{descriptor}" for descriptor in os.listdir(folder)]
+    except OSError:
+        return []
+
+
 def _thread_states(pid: int) -> Iterator[str]:
-    for thread in Path(f"/proc/{pid}/task").iterdir():
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
         with contextlib.suppress(OSError):
             # The state stands behind the name, which ends with the last bracket.
-            yield (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            yield Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def listens_at(process: subprocess.Popen[Any], port: int) -> bool:
     """Is it this process that takes TCP connections at the port? Somebody else may, where it could not."""
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
-    folder = f"/proc/{process.pid}/fd"
-    try:
-        descriptors = os.listdir(folder)
-    except OSError:
-        return False
-    for descriptor in descriptors:
+    for descriptor in _descriptors(process.pid):
         with contextlib.suppress(OSError):
-            if os.readlink(f"{folder}/{descriptor}") in sockets:
+            if os.readlink(descriptor) in sockets:
                 return True
     return False
 

@@ -99,6 +99,16 @@ impl<T: Indexed> ObjectIndex<T> {
         removed
     }
 
+    /// Shows every object once that is there from beginning to end. Writers wait for one shard at a time.
+    pub fn each(&self, mut show: impl FnMut(&str, &T)) {
+        for shard in &self.shards {
+            shard
+                .read()
+                .iter()
+                .for_each(|(stored, object)| show(&stored.key, object));
+        }
+    }
+
     /// Objects held now.
     pub fn objects(&self) -> u64 {
         self.objects.load(Relaxed)

@@ -2,7 +2,9 @@
 mod extent;
 mod holdings;
 mod listener;
+mod mapped;
 mod memory;
+mod namespaces;
 mod reaper;
 mod relay;
 mod serve;
@@ -10,11 +12,11 @@ mod session;
 
 pub use relay::Behind;
 
-use crate::place::{PlaceError, SocketPath};
+use crate::descriptors;
+use crate::place::{Holder, PlaceError, SocketPath};
 use memory::ArenaMemory;
 use reaper::Reaper;
 use relay::Relay;
-use rustix::event::{EventfdFlags, eventfd};
 use session::Session;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -41,10 +43,12 @@ pub struct DaemonOptions {
 #[non_exhaustive]
 pub enum StartError {
     /// There is one.
-    #[error("a daemon runs already at {:?}", socket.as_path())]
+    #[error("a daemon runs already at {:?} ({holder})", socket.as_path())]
     Running {
         /// Where.
         socket: SocketPath,
+        /// Who that is.
+        holder: Holder,
     },
     /// There is no place for its socket.
     #[error("no place for the socket")]
@@ -141,14 +145,18 @@ impl Daemon {
     fn start_with(options: DaemonOptions, behind: Option<Behind>) -> Result<Self, StartError> {
         options.socket.make_folder()?;
         let Some(lock) = options.socket.try_lock()? else {
-            return Err(StartError::Running { socket: options.socket });
+            let holder = options.socket.holder().unwrap_or_default();
+            return Err(StartError::Running {
+                socket: options.socket,
+                holder,
+            });
         };
         let memory = match &behind {
             Some(behind) => ArenaMemory::registered(options.max_bytes, &behind.engine)?,
             None => ArenaMemory::new(options.max_bytes)?,
         };
         let relay = behind.map(|behind| Arc::new(Relay::new(behind, memory.longest_block_bytes())));
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("make an event"));
+        let event = || descriptors::event().map_err(system("make an event"));
         let listener = listener::bind(&options.socket)?;
         let shared = Arc::new(Shared {
             memory,

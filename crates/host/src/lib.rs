@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 mod client;
 mod daemon;
+mod descriptors;
 mod place;
 mod socket;
 mod watch;
@@ -14,4 +15,4 @@ pub mod wire;
 
 pub use client::{ConnectError, HostEngine, HostReport, WELCOME_MAX};
 pub use daemon::{Behind, Daemon, DaemonOptions, StartError};
-pub use place::{PlaceError, SocketPath};
+pub use place::{Holder, PlaceError, SocketPath};

@@ -1,21 +1,30 @@
 //! Where a host's daemon listens: the socket, and the lock beside it.
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use crate::descriptors;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, ftruncate};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{SocketAddrUnix, SocketFlags, connect};
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The kernel takes no longer path of a socket, with its end.
 const PATH_BYTES_MAX: usize = 107;
+/// So long another process may hold the lock only to see who has it.
+const LOOKED_AT_MAX: Duration = Duration::from_millis(100);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Why there is no place for a socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
     /// The kernel would refuse it.
-    #[error("the path of a socket has at most {PATH_BYTES_MAX} bytes, {path:?} is longer; choose a shorter one")]
+    #[error(
+        "the path of a socket has at most {PATH_BYTES_MAX} bytes, {path:?} is longer; choose a shorter one \
+         (for host:// set XDG_RUNTIME_DIR)"
+    )]
     TooLong {
         /// As asked.
         path: PathBuf,
@@ -25,6 +34,14 @@ pub enum PlaceError {
     Relative {
         /// As asked.
         path: PathBuf,
+    },
+    /// The folder for sockets is named by a variable, relatively.
+    #[error("{variable}={folder:?} is not absolute; set {variable} to an absolute path, or unset it")]
+    RelativeVariable {
+        /// Of the environment.
+        variable: &'static str,
+        /// As it says.
+        folder: PathBuf,
     },
     /// The folder for sockets belongs to somebody else, or others may write to it.
     #[error("{folder:?} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")]
@@ -73,13 +90,17 @@ impl SocketPath {
     /// files.
     ///
     /// # Errors
-    /// [`PlaceError::TooLong`], [`PlaceError::Relative`].
+    /// [`PlaceError::TooLong`], [`PlaceError::RelativeVariable`].
     pub fn of_this_user() -> Result<Self, PlaceError> {
-        let folder = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
-            Some(folder) => PathBuf::from(folder).join("tensorlease"),
-            None => std::env::temp_dir().join(format!("tensorlease-{}", rustix::process::getuid().as_raw())),
+        let own = || format!("tensorlease-{}", rustix::process::getuid().as_raw());
+        let (variable, folder, name) = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+            Some(folder) => ("XDG_RUNTIME_DIR", PathBuf::from(folder), "tensorlease".to_owned()),
+            None => ("TMPDIR", std::env::temp_dir(), own()),
         };
-        Self::new(folder.join("host.sock"))
+        if !folder.is_absolute() {
+            return Err(PlaceError::RelativeVariable { variable, folder });
+        }
+        Self::new(folder.join(name).join("host.sock"))
     }
 
     /// The path.
@@ -131,13 +152,28 @@ impl SocketPath {
 
     /// Does a daemon listen there? Never waits: one that has more clients to take in than fit its queue does listen.
     pub fn is_listening(&self) -> bool {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let connected = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        let connected = descriptors::unix_socket(SocketFlags::NONBLOCK)
             .and_then(|socket| connect(&socket, &SocketAddrUnix::new(&self.0)?));
         matches!(connected, Ok(()) | Err(Errno::AGAIN))
     }
 
-    /// The lock, if nobody holds it. It ends with the process, however that ends.
+    /// The daemon of this place, from the lock that it holds as long as it lives. Also of one whose socket was removed.
+    pub fn holder(&self) -> Option<Holder> {
+        let file = descriptors::file(&self.lock_path(), OFlags::RDWR | OFlags::NOFOLLOW, Mode::empty()).ok()?;
+        // Shared with others who look. It ends with `file`; a daemon that starts at this moment tries again.
+        if flock(&file, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
+            return None;
+        }
+        let mut text = [0; 16];
+        let read = rustix::io::pread(&file, &mut text[..], 0).unwrap_or_default();
+        let text = std::str::from_utf8(&text[..read]).unwrap_or_default();
+        Some(Holder {
+            process: text.trim().parse().ok(),
+        })
+    }
+
+    /// The lock, if nobody holds it, with the number of this process in it. It ends with the process, however that
+    /// ends.
     ///
     /// # Errors
     /// [`PlaceError::Io`] where the file can't be made.
@@ -147,18 +183,43 @@ impl SocketPath {
             path: path.clone(),
             source: errno.into(),
         };
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW;
+        let until = Instant::now() + LOOKED_AT_MAX;
         loop {
-            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+            let file = descriptors::file(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                // A process that asks who holds it does so for a moment.
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                    std::thread::sleep(LOOK_AGAIN);
+                    continue;
+                }
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(errno) => return Err(failed(errno)),
             }
+            // For messages alone: on a full disk they do without.
+            let _told = ftruncate(&file, 0)
+                .and_then(|()| rustix::io::pwrite(&file, format!("{}\n", std::process::id()).as_bytes(), 0));
             // Whoever cleans the folder may have removed the file meanwhile: a lock that no name leads to keeps nobody out.
             if FileId::at(&path) == FileId::of(&file) {
                 return Ok(Some(file));
             }
+        }
+    }
+}
+
+/// The daemon that holds the lock of a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process, in its own numbering. None: it could not write that down.
+    pub process: Option<u32>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.process {
+            Some(process) => write!(formatter, "process {process}"),
+            None => write!(formatter, "a process that its lock does not name"),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Frames over a Unix socket, and the descriptors that ride on them.
+use crate::descriptors::{self, DESCRIPTORS_MAX};
 use crate::wire::{self, LENGTH_BYTES, WireError};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,8 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const BUFFER_BYTES: usize = 16 << 10;
 /// A buffer that grew for a large message is kept up to this size.
 pub(crate) const KEPT_BYTES_MAX: usize = 256 << 10;
-/// Most descriptors that one frame carries.
-pub(crate) const DESCRIPTORS_MAX: usize = 16;
 
 /// Why a conversation has ended.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +104,7 @@ impl FrameReader {
             if wanted <= come.len() {
                 break self.start + LENGTH_BYTES..self.start + wanted;
             }
-            self.make_room(wanted);
+            self.make_room(wanted)?;
             self.receive(socket)?;
         };
         self.start = body.end;
@@ -116,7 +112,7 @@ impl FrameReader {
     }
 
     /// Room for a frame of `len` bytes that begins at the buffer's start.
-    fn make_room(&mut self, len: usize) {
+    fn make_room(&mut self, len: usize) -> Result<(), Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if KEPT_BYTES_MAX < self.buffer.len() && len <= KEPT_BYTES_MAX {
@@ -128,30 +124,18 @@ impl FrameReader {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if self.buffer.len() < len {
+        if let Some(more) = len.checked_sub(self.buffer.len()) {
+            // Without memory for one client's message the others are served on.
+            self.buffer.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.buffer.resize(len, 0);
         }
+        Ok(())
     }
 
     fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<(), Broken> {
         let room = &mut self.buffer[self.end..];
         let come = if self.takes_descriptors {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let message = retrying(|| {
-                recvmsg(
-                    socket,
-                    &mut [IoSliceMut::new(room)],
-                    &mut control,
-                    RecvFlags::CMSG_CLOEXEC,
-                )
-            })?;
-            for ancillary in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(descriptors) = ancillary {
-                    self.descriptors.extend(descriptors);
-                }
-            }
-            message.bytes
+            descriptors::received(socket, room, &mut self.descriptors)?
         } else {
             retrying(|| rustix::net::recv(socket, &mut *room, RecvFlags::empty()))?.0
         };

@@ -10,11 +10,12 @@ mod request;
 
 pub use field::WireError;
 pub use relay::{Claims, FAILURE_BYTES_MAX, Failure, Fetch, Known, Span, Store};
-pub use reply::{Answer, ClientRow, Described, NewSlab, Pinned, Reply, Report, Reservation, StoreCounts};
-pub use request::{Commit, Request};
+pub use reply::{Answer, ClientRow, Described, NamespaceRow, NewSlab, Pinned, Reply, Report, Reservation, StoreCounts};
+pub use request::{Commit, Request, version_of_hello};
 
-/// Version of the protocol; both sides must speak the same.
-pub const VERSION: u16 = 3;
+/// Version of the protocol; both sides must speak the same. Three things are the same in every version, so that two
+/// versions can tell each other that they differ: the frame, `Hello` as it is, and `Refused` as it is.
+pub const VERSION: u16 = 4;
 /// First field of the first message: what speaks here is no other protocol that found the socket.
 pub const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.

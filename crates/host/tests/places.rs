@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::time::Duration;
-use tensorlease_host::{Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
+use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -67,4 +67,54 @@ fn a_socket_that_a_dead_daemon_left_is_replaced() {
     let daemon = Daemon::start(options(&socket, Some(Duration::from_millis(1)))).unwrap();
     assert!(connects(&socket));
     assert!(daemon.wait(SOON), "it had its client, and nobody needs it");
+}
+
+#[test]
+fn a_daemon_whose_socket_was_removed_is_named_to_those_who_look_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host.sock");
+    let daemon = Daemon::start(options(&socket, None)).unwrap();
+    let own = Some(std::process::id());
+    assert_eq!(daemon.socket().holder().unwrap().process, own);
+    std::fs::remove_file(&socket).unwrap();
+    let hidden = HostEngine::connect(daemon.socket()).unwrap_err();
+    assert!(
+        matches!(&hidden, ConnectError::Hidden { holder, .. } if holder.process == own),
+        "{hidden:?}"
+    );
+    let second = Daemon::start(options(&socket, None)).unwrap_err();
+    assert!(
+        matches!(&second, StartError::Running { holder, .. } if holder.process == own),
+        "{second:?}"
+    );
+    for text in [hidden.to_string(), second.to_string()] {
+        assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+    }
+    daemon.stop();
+    assert_eq!(daemon.socket().holder(), None);
+    let nobody = HostEngine::connect(daemon.socket()).unwrap_err();
+    assert!(matches!(nobody, ConnectError::NoDaemon { .. }), "{nobody:?}");
+}
+
+#[test]
+fn those_who_look_who_holds_a_lock_keep_nobody_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = SocketPath::new(folder.path().join("host.sock")).unwrap();
+    drop(Daemon::start(options(place.as_path(), None)).unwrap());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let _holder = place.holder();
+            }
+        });
+        for _ in 0..20 {
+            let started = Daemon::start(options(place.as_path(), None));
+            if started.is_err() {
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            drop(started.unwrap());
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }

@@ -8,7 +8,7 @@ use support::{CAPACITY_BYTES, Place, Process, RawClient, eventually, ready_until
 use tensorlease_engine::{Engine, FaultKind, ReadOp, Tag, WriteOp};
 use tensorlease_host::wire::Request;
 use tensorlease_host::{ConnectError, Daemon, DaemonOptions, HostEngine, StartError};
-use tensorlease_memory::SlabSource;
+use tensorlease_memory::{NoSlab, SlabSource};
 
 /// Not a test: what this program does when a test starts it again.
 #[test]
@@ -125,7 +125,7 @@ fn a_killed_daemon_is_an_error_at_once_and_memory_stays_readable() {
     let engine = place.client();
     put(&engine, "key", &[3; 5000]);
     let slab = engine.slabs().expect("a host lends slabs").make(1 << 20);
-    let slab = slab.expect("the daemon answers").expect("there is room");
+    let slab = slab.expect("there is room");
     let read = ReadOp {
         key: "key",
         offset: 0,
@@ -206,12 +206,30 @@ fn an_idle_daemon_ends_only_without_client_and_object() {
 }
 
 #[test]
+fn a_report_sums_the_objects_of_each_namespace() {
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let engine = place.client();
+    for (key, len) in [("small/a", 10), ("large/a", 3000), ("large/b/c", 4000), ("bare", 500)] {
+        put(&engine, key, &vec![1; len]);
+    }
+    let report = engine.report().expect("the daemon answers");
+    let rows: Vec<_> = report
+        .namespaces
+        .iter()
+        .map(|row| (row.namespace.as_str(), row.counts.objects, row.counts.object_bytes))
+        .collect();
+    assert_eq!(rows, [("large/", 2, 7000), ("", 1, 500), ("small/", 1, 10)]);
+    assert_eq!(report.counts.object_bytes, 7510);
+}
+
+#[test]
 fn extents_outlive_the_engine_and_then_go_back() {
     let place = Place::new();
     let daemon = place.daemon();
     let engine = place.client();
     let slabs: Arc<dyn SlabSource> = engine.slabs().expect("a host lends slabs");
-    let slab = slabs.make(1 << 20).expect("the daemon answers").expect("there is room");
+    let slab = slabs.make(1 << 20).expect("there is room");
     drop(slabs);
     engine.close().expect("the engine closes");
     drop(engine);
@@ -233,7 +251,7 @@ fn a_close_that_meets_others_in_conversation_ends_the_session() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let started = Instant::now();
-                while started.elapsed() < Duration::from_secs(5) && matches!(slabs.make(1 << 20), Ok(Some(_))) {}
+                while started.elapsed() < Duration::from_secs(5) && slabs.make(1 << 20).is_ok() {}
             });
             std::thread::sleep(Duration::from_micros(10 * round));
             engine.close().expect("the engine closes");
@@ -253,9 +271,7 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     let engine = place.client();
     let slabs = engine.slabs().expect("a host lends slabs");
     let page = tensorlease_memory::limits::page_bytes();
-    let lent: Vec<_> = (0..1000)
-        .map(|_| slabs.make(page).expect("the daemon answers"))
-        .collect();
+    let lent: Vec<_> = (0..1000).map(|_| slabs.make(page).expect("there is room")).collect();
     drop(slabs);
     engine.close().expect("the engine closes");
     drop(engine);
@@ -266,6 +282,47 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     eventually("the end of the extents", || {
         let report = watching.report().expect("the daemon answers");
         report.clients.len() == 1 && report.held_bytes == 0
+    });
+}
+
+#[test]
+fn a_drop_of_what_was_lent_waits_neither_for_a_stopped_daemon_nor_for_who_does() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let place = Place::new();
+    let daemon = place.process("daemon");
+    let pid = Pid::from_child(&daemon.child);
+    let (watching, engine) = (place.client(), place.client());
+    put(&engine, "a", &[1; 2 << 20]);
+    let slab = engine.slabs().expect("a host lends slabs").make(1 << 20);
+    let slab = slab.expect("the daemon answers").expect("there is room");
+    let mut views = engine
+        .views()
+        .expect("a host shows its objects")
+        .view_batch(&["a", "a"]);
+    kill_process(pid, Signal::STOP).expect("a child can be stopped");
+    std::thread::scope(|scope| {
+        // It has the connection until the daemon goes on, and looks after what goes back meanwhile.
+        let asking = scope.spawn(|| engine.contains_batch(&["a"]));
+        std::thread::sleep(Duration::from_millis(100));
+        let (dropped, ended) = std::sync::mpsc::channel();
+        let drop_all = move || {
+            views.clear();
+            drop(slab);
+            dropped.send(()).expect("the test waits");
+        };
+        scope.spawn(drop_all);
+        let waited = ended.recv_timeout(Duration::from_secs(10));
+        assert!(!asking.is_finished(), "the daemon stands still");
+        kill_process(pid, Signal::CONT).expect("a child can be continued");
+        assert_eq!(waited, Ok(()), "a drop waits for nobody");
+        assert_eq!(asking.join().expect("no panic"), [Ok(true)]);
+    });
+    eventually("what was lent goes back", || {
+        let report = watching.report().expect("the daemon answers");
+        report
+            .clients
+            .iter()
+            .all(|row| row.pinned_objects == 0 && row.extent_bytes == 0)
     });
 }
 
@@ -363,16 +420,13 @@ fn an_arena_without_room_lends_shorter_slabs_or_none() {
     let daemon = place.daemon();
     let engine = place.client();
     let slabs = engine.slabs().expect("a host lends slabs");
+    let capacity = usize::try_from(CAPACITY_BYTES).expect("32 MiB");
+    let none = slabs.make(2 * capacity).expect_err("twice as much as there is");
     assert!(
-        slabs
-            .make(2 * usize::try_from(CAPACITY_BYTES).expect("32 MiB"))
-            .expect("the daemon answers")
-            .is_none()
+        matches!(none, NoSlab::Full { free } if free == CAPACITY_BYTES),
+        "{none:?}"
     );
-    let all = slabs
-        .make(usize::try_from(CAPACITY_BYTES).expect("32 MiB"))
-        .expect("the daemon answers");
-    assert!(all.is_some());
+    let all = slabs.make(capacity).expect("all there is");
     let write = WriteOp {
         key: "key",
         segments: &[[1_u8; 100][..].into()],

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use tensorlease_engine::FaultKind;
 use tensorlease_host::wire::{
     Answer, Claims, ClientRow, Commit, Described, FRAME_BYTES_MAX, Failure, Fetch, Known, LENGTH_BYTES, LIST_MAX,
-    NewSlab, Pinned, Position, Reply, Report, Request, Reservation, Span, Store, StoreCounts, VERSION, WireError,
-    body_len,
+    NamespaceRow, NewSlab, Pinned, Position, Reply, Report, Request, Reservation, Span, Store, StoreCounts, VERSION,
+    WireError, body_len, version_of_hello,
 };
 
 fn body(frame: &[u8]) -> &[u8] {
@@ -149,6 +149,33 @@ fn every_request_comes_back() {
     }
 }
 
+fn a_report(counts: StoreCounts) -> Report {
+    Report {
+        engine: "engine".to_owned(),
+        quarantined_bytes: 8,
+        late_bytes: 7,
+        register_calls: 9,
+        capacity_bytes: 1,
+        held_bytes: 2,
+        counts,
+        pid: 3,
+        age_ms: 4,
+        clients: vec![ClientRow {
+            session: 1,
+            pid: 2,
+            quarantined: true,
+            transfer_bytes: 5,
+            late_bytes: 4,
+            written_bytes: 3,
+            ..ClientRow::default()
+        }],
+        namespaces: vec![NamespaceRow {
+            namespace: "run17/".to_owned(),
+            counts,
+        }],
+    }
+}
+
 #[test]
 fn every_reply_comes_back() {
     let pinned = |tag| {
@@ -173,26 +200,7 @@ fn every_reply_comes_back() {
         ticket: 8,
         position: POSITION,
     };
-    let report = Report {
-        engine: "engine".to_owned(),
-        quarantined_bytes: 8,
-        late_bytes: 7,
-        register_calls: 9,
-        capacity_bytes: 1,
-        held_bytes: 2,
-        counts,
-        pid: 3,
-        age_ms: 4,
-        clients: vec![ClientRow {
-            session: 1,
-            pid: 2,
-            quarantined: true,
-            transfer_bytes: 5,
-            late_bytes: 4,
-            written_bytes: 3,
-            ..ClientRow::default()
-        }],
-    };
+    let report = a_report(counts);
     for answer in [
         Answer::Pinned {
             ticket: 1,
@@ -202,6 +210,14 @@ fn every_reply_comes_back() {
             reservations: vec![block, Reservation::Full { free: 3 }],
         },
         Answer::Extent { reservation: block },
+        Answer::NoExtent {
+            why: "no locked memory",
+            registration: true,
+        },
+        Answer::NoExtent {
+            why: "",
+            registration: false,
+        },
         Answer::Flags {
             flags: vec![true, false],
         },
@@ -248,6 +264,30 @@ fn what_an_engine_behind_the_daemon_says_comes_back() {
             answer,
         });
     }
+}
+
+/// These bytes are those of version 3, the first that was used. They never change, or two versions could not tell each
+/// other that they differ.
+#[test]
+fn hello_and_refused_are_the_same_bytes_in_every_version() {
+    let hello = [15, 0, 0, 0, 1, 0x73, 0x68, 0x6c, 0x74, 3, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+    let mut frame = Vec::new();
+    Request::Hello { version: 3, lane_of: 7 }.encode(&mut frame);
+    assert_eq!(frame, hello);
+    // A later version may say more after the part that stays.
+    let later = [&hello[4..9], &[0xff, 0x7f, 1, 2, 3]].concat();
+    assert_eq!(version_of_hello(&later), Some(0x7fff));
+    assert_eq!(version_of_hello(&hello[4..10]), None, "half a version");
+    assert_eq!(version_of_hello(&[1, 0, 0, 0, 0, 3, 0]), None, "another protocol");
+    let refused = [9, 0, 0, 0, 0, 0, 0, 0, 10, 2, 0, b'n', b'o'];
+    frame.clear();
+    let answer = Answer::Refused { why: "no" };
+    Reply {
+        slabs: Vec::new(),
+        answer,
+    }
+    .encode(&mut frame);
+    assert_eq!(frame, refused);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Pages pinned in the kernel through io_uring registered buffers: one ring, one sparse table.
 
+use crate::descriptor::{NUMBER_MIN, above_standard};
 use crate::{Region, limits};
 use io_uring::IoUring;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Why memory could not be pinned or unpinned.
@@ -126,8 +128,7 @@ impl Pinner {
     /// # Errors
     /// `Refused` where io_uring is not allowed; `MemlockTooLow` where not even the ring fits.
     pub fn new() -> Result<Self, PinError> {
-        // The ring is never used to submit anything: one entry.
-        let ring = IoUring::new(1).map_err(|source| refused("io_uring_setup", source))?;
+        let ring = ring().map_err(|source| refused("io_uring_setup", source))?;
         ring.submitter()
             .register_buffers_sparse(PIN_SLOTS)
             .map_err(|source| refused("registering a sparse buffer table", source))?;
@@ -258,6 +259,21 @@ impl Table {
         // and no operation that would read or write a registered buffer is ever submitted to this ring.
         unsafe { self.ring.submitter().register_buffers_update(slot, &[buffer], None) }
     }
+}
+
+/// A ring that is never used to submit anything: one entry.
+#[expect(clippy::disallowed_methods, reason = "moved at once")]
+fn ring() -> io::Result<IoUring> {
+    let made = IoUring::new(1)?;
+    if NUMBER_MIN <= made.as_raw_fd() {
+        return Ok(made);
+    }
+    // SAFETY: `made` owns its descriptor, and outlives the borrow.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(made.as_raw_fd()) };
+    // A second descriptor of the same ring. The first one, and its mappings, end with `made`.
+    let moved = above_standard(descriptor.try_clone_to_owned()?)?;
+    // SAFETY: `moved` is owned here alone and refers to the ring that `made` refers to, whose parameters these are.
+    unsafe { IoUring::from_fd(moved.into_raw_fd(), made.params().clone()) }
 }
 
 /// The pinned region that starts last among those at or before `addr`.

@@ -69,6 +69,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test's own file")]
     fn what_is_no_socket_has_no_other_end() {
         assert!(Peer::of(std::fs::File::open("/dev/null").unwrap()).is_err());
     }

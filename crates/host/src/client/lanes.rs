@@ -166,6 +166,15 @@ impl Lane {
         Ok(lane)
     }
 
+    /// Why the daemon hung up, if it said so.
+    fn turned_away(&mut self) -> Option<Fault> {
+        let body = self.reader.next(self.socket.as_fd()).ok()?;
+        match Reply::decode(body).ok()?.answer {
+            Answer::Refused { why } => Some(refused(why)),
+            _ => None,
+        }
+    }
+
     fn round_trip<T>(
         &mut self,
         session: &Session,
@@ -176,7 +185,11 @@ impl Lane {
         request.encode(&mut self.out);
         let socket = self.socket.as_fd();
         // What has not been sent whole is never done.
-        socket::send(socket, &self.out).map_err(|error| Unanswered::Unasked(session.gone(&error)))?;
+        if let Err(error) = socket::send(socket, &self.out) {
+            return Err(Unanswered::Unasked(
+                self.turned_away().unwrap_or_else(|| session.gone(&error)),
+            ));
+        }
         let unknown = |error: &Broken| Unanswered::Unknown(session.gone(error));
         let body = self.reader.next_however_long(socket).map_err(|error| unknown(&error))?;
         let reply = Reply::decode(body).map_err(|error| unknown(&error.into()))?;

@@ -3,14 +3,15 @@ use super::registered::LentExtents;
 use super::relay;
 use super::returns::{Returned, Returns};
 use super::shown::{self, Shown};
-use crate::place::SocketPath;
+use crate::descriptors;
+use crate::place::{Holder, SocketPath};
 use crate::socket::{self, Broken, FrameReader};
 use crate::watch;
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{SocketAddrUnix, SocketFlags, connect};
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,6 +44,19 @@ pub enum ConnectError {
         /// Where it was looked for.
         socket: PathBuf,
     },
+    /// There is one that nobody can reach: its socket was removed, or is not there yet, or no longer.
+    #[error(
+        "nothing listens at {socket:?}, and a daemon ({holder}) has its lock: somebody removed the socket, or the daemon \
+         starts or ends just now. Clients that are connected can go on. Try again, or end it with \
+         `tensorlease stop --socket {}`, which loses what it holds",
+        socket.display()
+    )]
+    Hidden {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// Who that is.
+        holder: Holder,
+    },
     /// The socket belongs to another user.
     #[error("the daemon at {socket:?} belongs to another user")]
     Foreign {
@@ -60,19 +74,21 @@ pub enum ConnectError {
     },
     /// Nothing came from it: the system has stopped it (SIGSTOP, a debugger), or it hangs.
     #[error(
-        "the daemon at {socket:?} (process {process}) does not answer; see whether it is stopped, continue or end it, and try again"
+        "the daemon at {socket:?} ({daemon}) does not answer; see whether it is stopped, continue or end it, and try again"
     )]
     Silent {
         /// Where.
         socket: PathBuf,
-        /// Of the daemon.
-        process: i32,
+        /// Who that is.
+        daemon: Holder,
     },
     /// It does not speak our version of the protocol, or turned us away.
-    #[error("the daemon at {socket:?} refused this client: {message}")]
+    #[error("the daemon at {socket:?} (process {process}) refused this client: {message}")]
     Refused {
         /// Where.
         socket: PathBuf,
+        /// Of the daemon.
+        process: i32,
         /// In words.
         message: String,
     },
@@ -137,13 +153,24 @@ struct Conversation {
 pub(super) fn connected(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectError> {
     let path = place.as_path().to_owned();
     let system = |errno: Errno| match errno {
-        Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoDaemon { socket: path.clone() },
+        Errno::NOENT | Errno::CONNREFUSED => {
+            let socket = path.clone();
+            match place.holder() {
+                Some(holder) => ConnectError::Hidden { socket, holder },
+                None => ConnectError::NoDaemon { socket },
+            }
+        }
+        // It has taken in no client for a while, and no more can wait.
+        Errno::AGAIN => ConnectError::Silent {
+            socket: path.clone(),
+            daemon: place.holder().unwrap_or_default(),
+        },
         errno => ConnectError::System {
             socket: path.clone(),
             source: errno.into(),
         },
     };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
+    let socket = descriptors::unix_socket(SocketFlags::empty()).map_err(system)?;
     bound(&socket, WELCOME_MAX).map_err(system)?;
     let address = SocketAddrUnix::new(&path).map_err(system)?;
     socket::retrying(|| connect(&socket, &address)).map_err(system)?;
@@ -217,16 +244,18 @@ impl Session {
         });
         let socket = || session.path.clone();
         let (capacity_bytes, number, engine) = welcome.map_err(|fault| {
+            let process = daemon.as_raw_nonzero().get();
             if WELCOME_MAX <= started.elapsed() {
-                let process = daemon.as_raw_nonzero().get();
+                let process = Some(process.unsigned_abs());
                 return ConnectError::Silent {
                     socket: socket(),
-                    process,
+                    daemon: Holder { process },
                 };
             }
-            let message = fault.message.into_owned();
+            let message = fault.message.trim_start_matches(REFUSED).to_owned();
             ConnectError::Refused {
                 socket: socket(),
+                process,
                 message,
             }
         })?;
@@ -473,10 +502,9 @@ fn round_trip<'r>(
     Ok((Reply::decode(body)?, descriptors))
 }
 
+/// How a refusal begins.
+const REFUSED: &str = "the daemon refused this client: ";
+
 pub(super) fn refused(why: &str) -> Fault {
-    Fault::new(
-        FaultKind::Unavailable,
-        0,
-        format!("the daemon refused this client: {why}"),
-    )
+    Fault::new(FaultKind::Unavailable, 0, format!("{REFUSED}{why}"))
 }

@@ -1,17 +1,16 @@
 //! Takes clients in, and ends the daemon when nobody needs it.
 use super::session::Session;
 use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve, system};
-use crate::place::{FileId, PlaceError, SocketPath};
+use crate::descriptors;
+use crate::place::{FileId, Holder, PlaceError, SocketPath};
 use crate::socket::send_if_room;
 use crate::watch;
 use crate::wire::{Answer, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind as bind_to, listen, socket_with,
-};
-use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
+use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen};
+use rustix::process::{Pid, Resource, getrlimit, getuid};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,17 +45,16 @@ pub(super) struct Listener {
 /// The caller holds the lock, so a socket that is there is a dead daemon's.
 pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
     let path = place.as_path();
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket"))?;
+    let listener = descriptors::unix_socket(SocketFlags::NONBLOCK).map_err(system("make a socket"))?;
     let address = SocketAddrUnix::new(path).map_err(system("name the socket"))?;
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
             return Err(PlaceError::Occupied { path: path.to_owned() }.into());
         }
-        // Somebody may have removed the lock of a daemon that lives.
+        // Somebody may have removed the lock of a daemon that lives; the one there is now is this process's.
         if place.is_listening() {
-            return Err(StartError::Running { socket: place.clone() });
+            let (socket, holder) = (place.clone(), Holder::default());
+            return Err(StartError::Running { socket, holder });
         }
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -79,6 +77,7 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
 pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
     let mut needed = Instant::now();
     let mut found = true;
+    let mut spare = descriptors::event().ok();
     while !shared.is_stopping() {
         let mut watched = [
             PollFd::new(&listener.socket, PollFlags::IN),
@@ -86,7 +85,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
         ];
         // Whatever ended the wait, what there is to do is looked at below.
         let _woken = watch::wait(&mut watched, Some(&LOOK));
-        while let Some(client) = accept(&listener.socket) {
+        while let Some(client) = accept(&listener.socket, &mut spare) {
             take_in(shared, client);
         }
         if found && !listener.is_found(&shared.options.socket) {
@@ -148,14 +147,21 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
     shared.ended_changed.notify_all();
 }
 
-fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+/// `spare` is given up for a client that no descriptor is left for, so that it learns why it is turned away.
+fn accept(listener: &OwnedFd, spare: &mut Option<OwnedFd>) -> Option<OwnedFd> {
     loop {
-        match accept_with(listener, SocketFlags::CLOEXEC) {
+        match descriptors::accepted(listener) {
             Ok(client) => return Some(client),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::AGAIN) => return None,
+            Err(Errno::MFILE | Errno::NFILE) if spare.take().is_some() => {
+                if let Ok(client) = descriptors::accepted(listener) {
+                    turn_away(&client, &no_descriptor_left());
+                }
+                *spare = descriptors::event().ok();
+            }
             Err(errno) => {
-                // Out of descriptors, most likely: those that wait are taken in once some are free.
+                // Those that wait are taken in once there is what they need.
                 log::warn!("a client can't be taken in just now: {errno}");
                 std::thread::sleep(AGAIN);
                 return None;
@@ -164,12 +170,25 @@ fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     }
 }
 
+fn no_descriptor_left() -> String {
+    let most = getrlimit(Resource::Nofile).current;
+    let most = most.map_or_else(|| "the system's limit".to_owned(), |most| format!("a limit of {most}"));
+    format!(
+        "the daemon (process {}) has no descriptor left under {most}, and a client takes two; end clients that are not \
+         needed, or restart the daemon with a higher limit (ulimit -n)",
+        std::process::id()
+    )
+}
+
 /// A client of another user, or whose process can't be watched, is turned away.
 fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
     let peer = match Peer::of(&client) {
         Ok(peer) if peer.user == getuid() => peer,
-        Ok(peer) => return log::warn!("process {:?} of user {:?} was turned away", peer.pid, peer.user),
-        Err(error) => return log::warn!("a client that can't be identified was turned away: {error}"),
+        Ok(peer) => {
+            let why = format!("it is process {:?} of another user, {:?}", peer.pid, peer.user);
+            return turn_away(&client, &why);
+        }
+        Err(error) => return turn_away(&client, &format!("the kernel does not say who it is: {error}")),
     };
     let Some(pid) = peer.pid else {
         let why = "its process runs in another PID namespace, where the daemon can't watch it; let both share one (containers: --pid=host)";
@@ -181,8 +200,9 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
             &format!("{SESSIONS_MAX} clients are connected, which is the most"),
         );
     }
-    match pidfd_open(pid, PidfdFlags::empty()) {
+    match descriptors::process(pid) {
         Ok(pidfd) => admit(shared, client, pid, pidfd),
+        Err(Errno::MFILE | Errno::NFILE) => turn_away(&client, &no_descriptor_left()),
         Err(errno) => turn_away(
             &client,
             &format!("its process {} can't be watched: {errno}", pid.as_raw_nonzero()),

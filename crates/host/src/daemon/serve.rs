@@ -1,13 +1,15 @@
 //! Serves one client's requests, one after the other.
 use super::extent::Extent;
 use super::holdings::{Foreign, position};
-use super::memory::Full;
+use super::memory::{Full, Refusal};
 use super::relay::{self, Absurd, Relay};
 use super::session::Session;
-use super::{Object, Shared, lock_of};
-use crate::socket::{Broken, DESCRIPTORS_MAX, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
+use super::{Object, Shared, lock_of, namespaces};
+use crate::descriptors::DESCRIPTORS_MAX;
+use crate::socket::{Broken, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
+    version_of_hello,
 };
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -67,6 +69,7 @@ enum Outcome {
     Pinned(u64, Vec<Option<Arc<Object>>>),
     Exchanged(Vec<Reservation>),
     Extent(Reservation),
+    NoExtent(Refusal),
     Flags(Vec<bool>),
     Removed(u64),
     Described(Vec<Option<Arc<Object>>>),
@@ -92,6 +95,11 @@ impl<'s> Serving<'s> {
 
     fn serve_one(&mut self) -> Result<(), Broken> {
         let body = self.reader.next(self.session.socket.as_fd())?;
+        if !self.welcomed
+            && let Some(version) = version_of_hello(body).filter(|version| *version != VERSION)
+        {
+            return self.refuse(&self.shared.other_version(version));
+        }
         let request = Request::decode(body)?;
         if self.welcomed == matches!(request, Request::Hello { .. }) {
             return self.refuse("its first message, and no other, says hello");
@@ -101,7 +109,7 @@ impl<'s> Serving<'s> {
             session: self.lane_of.as_ref().unwrap_or(self.session),
         };
         let done = match (&request, &self.lane_of, &self.shared.relay) {
-            (Request::Hello { version, lane_of }, ..) => hello(self.shared, self.session, *version, *lane_of),
+            (Request::Hello { lane_of, .. }, ..) => hello(self.shared, self.session, *lane_of),
             (request, Some(_), Some(relay)) => asker.relayed(relay, request),
             (request, None, Some(_)) if !is_about_memory(request) => {
                 Err(Lie("it asked for objects, which are asked for on a lane"))
@@ -123,7 +131,7 @@ impl<'s> Serving<'s> {
         }
     }
 
-    fn refuse(&mut self, why: &'static str) -> Result<(), Broken> {
+    fn refuse(&mut self, why: &str) -> Result<(), Broken> {
         let client = self.lane_of.as_ref().unwrap_or(self.session);
         log::warn!("client {} is cut off: {why}", client.number);
         let reply = Reply {
@@ -201,6 +209,10 @@ impl<'s> Serving<'s> {
             },
             Outcome::Extent(reservation) => Answer::Extent {
                 reservation: *reservation,
+            },
+            Outcome::NoExtent(Refusal { why, registration }) => Answer::NoExtent {
+                why,
+                registration: *registration,
             },
             Outcome::Flags(flags) => Answer::Flags { flags: flags.clone() },
             Outcome::Removed(count) => Answer::Removed { count: *count },
@@ -283,7 +295,7 @@ impl Asker<'_> {
                 releases,
                 reserve,
             } => Outcome::Exchanged(self.exchange(commits, releases, reserve)?),
-            Request::Extent { len } => Outcome::Extent(self.extent(*len)?),
+            Request::Extent { len } => self.extent(*len)?,
             Request::ReleaseExtent { ticket } => {
                 let released = self.session.holdings().take_extent(*ticket)?;
                 self.shared.take_back(vec![released]);
@@ -383,12 +395,12 @@ impl Asker<'_> {
                     position: position(place, place.len),
                 }
             }
-            Err(Full { free }) => Reservation::Full { free },
+            Err(Full { free, .. }) => Reservation::Full { free },
         };
         blocks.into_iter().map(reservation).collect()
     }
 
-    fn extent(self, len: u64) -> Result<Reservation, Lie> {
+    fn extent(self, len: u64) -> Result<Outcome, Lie> {
         if len == 0 || !len.is_multiple_of(limits::page_bytes() as u64) {
             return Err(Lie("it asked for an extent that is no whole number of pages"));
         }
@@ -404,12 +416,15 @@ impl Asker<'_> {
                     // It is the engine that writes here, in this process.
                     extent.prefault();
                 }
-                Reservation::Block {
+                Outcome::Extent(Reservation::Block {
                     ticket: self.session.holdings().lend(extent),
                     position: position(place, len),
-                }
+                })
             }
-            Err(Full { free }) => Reservation::Full { free },
+            Err(Full {
+                refusal: Some(refusal), ..
+            }) => Outcome::NoExtent(refusal),
+            Err(Full { free, .. }) => Outcome::Extent(Reservation::Full { free }),
         })
     }
 }
@@ -423,12 +438,7 @@ fn is_about_memory(request: &Request<'_>) -> bool {
 }
 
 /// The first message: a session of its own, or a lane of one that this process has.
-fn hello(shared: &Shared, session: &Arc<Session>, version: u16, lane_of: u64) -> Result<Outcome, Lie> {
-    if version != VERSION {
-        return Err(Lie(
-            "it speaks another version of the protocol; update it or restart the daemon",
-        ));
-    }
+fn hello(shared: &Shared, session: &Arc<Session>, lane_of: u64) -> Result<Outcome, Lie> {
     if lane_of == 0 {
         return Ok(Outcome::Welcome(None));
     }
@@ -443,6 +453,18 @@ fn hello(shared: &Shared, session: &Arc<Session>, version: u16, lane_of: u64) ->
 }
 
 impl Shared {
+    /// What a client of another version must know to go on.
+    fn other_version(&self, theirs: u16) -> String {
+        let StoreCounts { objects, object_bytes } = self.counts();
+        format!(
+            "it speaks version {theirs} of the protocol, and the daemon (process {}, tensorlease {}) version {VERSION}; \
+             the daemon holds {objects} objects of {object_bytes} bytes: use the package in its version here too, or end \
+             the daemon with `tensorlease stop`, which loses them",
+            std::process::id(),
+            env!("CARGO_PKG_VERSION"),
+        )
+    }
+
     fn counts(&self) -> StoreCounts {
         if let Some(relay) = &self.relay {
             let stats = relay.engine().stats();
@@ -474,6 +496,7 @@ impl Shared {
             pid: std::process::id(),
             age_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             clients,
+            namespaces: namespaces::rows(&self.index),
         }
     }
 }

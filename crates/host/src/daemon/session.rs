@@ -1,7 +1,7 @@
 //! One client's connection: its process, its socket, what it holds.
 use super::extent::Extent;
 use super::holdings::Holdings;
-use super::{Shared, lock_of};
+use super::{Shared, lock_of, mapped};
 use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
@@ -129,11 +129,14 @@ impl Shared {
         self.reaper.wake();
     }
 
-    /// The socket has ended. A client that holds nothing is gone; what another one holds waits for the end of its process, which may still read and
-    /// write that memory.
+    /// The socket has ended. A client that holds nothing is gone, and so is one that has nothing mapped: it has become
+    /// another program. What another one holds waits for the end of its process, which may still read and write that
+    /// memory.
     pub(super) fn cut_off(&self, session: &Session) {
         if session.close() {
             self.forget(session);
+        } else if !mapped::may_touch_memory(session) {
+            self.bury(session);
         }
     }
 

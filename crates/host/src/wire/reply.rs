@@ -93,6 +93,15 @@ pub struct ClientRow {
     pub written_bytes: u64,
 }
 
+/// Objects whose keys begin alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceRow {
+    /// The part of their keys up to the first `/`, with it. Empty: keys without one.
+    pub namespace: String,
+    /// What they are.
+    pub counts: StoreCounts,
+}
+
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -116,6 +125,8 @@ pub struct Report {
     pub age_ms: u64,
     /// One row per client.
     pub clients: Vec<ClientRow>,
+    /// The namespaces that hold the most bytes, those first. Empty where an engine behind the daemon has the objects.
+    pub namespaces: Vec<NamespaceRow>,
 }
 
 /// The answer itself.
@@ -144,8 +155,15 @@ pub enum Answer<'a> {
     },
     /// To `Extent`.
     Extent {
-        /// The slab, or why there is none.
+        /// The slab, or how much there is.
         reservation: Reservation,
+    },
+    /// To `Extent`, where the arena has none and can't grow, though its bound allows it.
+    NoExtent {
+        /// In words.
+        why: &'a str,
+        /// It is the engine that refused to register more, and not the system that has no memory.
+        registration: bool,
     },
     /// To `Remove` and `Contains`: was it there?
     Flags {
@@ -204,6 +222,7 @@ const REPORT: u8 = 9;
 const REFUSED: u8 = 10;
 const RESULTS: u8 = 11;
 const KNOWN: u8 = 12;
+const NO_EXTENT: u8 = 13;
 
 /// How an entry of a list of objects begins.
 const ABSENT: u8 = 0;
@@ -213,6 +232,7 @@ const OWN_TAG: u8 = 2;
 
 const SLAB_BYTES: usize = 4 + 8;
 const CLIENT_BYTES: usize = 12 * 8 + 4 + 1;
+const NAMESPACE_BYTES: usize = 2 + 2 * 8;
 
 impl<'a> Reply<'a> {
     /// Appends the message as one frame.
@@ -255,10 +275,7 @@ impl<'a> Answer<'a> {
                 out.push(WELCOME);
                 put_u64(out, *capacity_bytes);
                 put_u64(out, *session);
-                out.push(u8::from(engine.is_some()));
-                if let Some(claims) = engine {
-                    relay::put_claims(out, claims);
-                }
+                put_engine(out, engine.as_ref());
             }
             Self::Pinned { ticket, objects } => {
                 out.push(PINNED);
@@ -276,6 +293,11 @@ impl<'a> Answer<'a> {
             Self::Extent { reservation } => {
                 out.push(EXTENT);
                 put_reservation(out, reservation);
+            }
+            Self::NoExtent { why, registration } => {
+                out.push(NO_EXTENT);
+                out.push(u8::from(*registration));
+                put_short(out, why.as_bytes());
             }
             Self::Flags { flags } => {
                 out.push(FLAGS);
@@ -333,6 +355,10 @@ impl<'a> Answer<'a> {
             },
             EXTENT => Self::Extent {
                 reservation: reservation(fields)?,
+            },
+            NO_EXTENT => Self::NoExtent {
+                registration: fields.flag("registration")?,
+                why: fields.text("why")?,
             },
             FLAGS => Self::Flags {
                 flags: fields.list(1, |fields| fields.flag("flag"))?,
@@ -430,6 +456,13 @@ fn reservation(fields: &mut Fields<'_>) -> Result<Reservation, WireError> {
     })
 }
 
+fn put_engine(out: &mut Vec<u8>, engine: Option<&Claims<'_>>) {
+    out.push(u8::from(engine.is_some()));
+    if let Some(claims) = engine {
+        relay::put_claims(out, claims);
+    }
+}
+
 fn put_counts(out: &mut Vec<u8>, counts: StoreCounts) {
     put_u64(out, counts.objects);
     put_u64(out, counts.object_bytes);
@@ -472,6 +505,10 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
             put_u64(out, number);
         }
     });
+    put_list(out, &report.namespaces, |out, row| {
+        put_short(out, row.namespace.as_bytes());
+        put_counts(out, row.counts);
+    });
 }
 
 fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
@@ -501,6 +538,12 @@ fn report(fields: &mut Fields<'_>) -> Result<Report, WireError> {
                 read_bytes: fields.u64()?,
                 written_objects: fields.u64()?,
                 written_bytes: fields.u64()?,
+            })
+        })?,
+        namespaces: fields.list(NAMESPACE_BYTES, |fields| {
+            Ok(NamespaceRow {
+                namespace: fields.text("namespace")?.to_owned(),
+                counts: counts(fields)?,
             })
         })?,
     })

@@ -111,6 +111,14 @@ const LEAVE: u8 = 13;
 const FETCH: u8 = 14;
 const STORE: u8 = 15;
 
+/// The version that the sender of a first message speaks, also where the rest of its hello is another one's. None: it
+/// is no hello.
+pub fn version_of_hello(body: &[u8]) -> Option<u16> {
+    let mut fields = Fields::new(body);
+    let is_hello = fields.u8().ok()? == HELLO && fields.u32().ok()? == MAGIC;
+    is_hello.then(|| fields.u16().ok()).flatten()
+}
+
 /// A key is at least its length.
 const KEY_LEAST: usize = 2;
 const COMMIT_LEAST: usize = 8 + 8 + 2 + 2;

@@ -120,5 +120,13 @@ pub(crate) fn tell(socket: &SocketPath) {
         .answer()
         .map(|reply| format!("{:?}", reply.answer))
         .expect("a reason");
-    assert!(words.contains("version"), "{words}");
+    for part in [
+        "version 999",
+        &format!("version {VERSION}"),
+        "process ",
+        " objects",
+        "tensorlease stop",
+    ] {
+        assert!(words.contains(part), "no {part:?} in {words}");
+    }
 }

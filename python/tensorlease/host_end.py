@@ -1,0 +1,138 @@
+"""Ends a host's daemon, after saying what is lost with it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tensorlease._core import host_holder, host_socket
+from tensorlease.errors import ConfigError, EngineUnavailable
+from tensorlease.host import OWN_STORE, namespace_rows, report
+from tensorlease.processes import holds_open, is_stopped
+
+#: A daemon ends within two seconds, and within twelve where an engine behind it does not close.
+END_SECONDS = 20.0
+
+
+def stop(socket: str | None, *, asks: bool) -> bool:
+    """Ends the daemon at a socket, and says so. False: the user did not want it after all.
+
+    :param socket: where it listens; None: this user's place
+    :param asks: ask on the terminal first
+    :raises ConfigError: it is to ask, and there is no terminal
+    :raises EngineUnavailable: the daemon can't be told from other processes, or does not end
+    """
+    place = host_socket(socket)
+    found = _found(place)
+    if found is None:
+        print(f"no daemon runs at {place}")
+        return True
+    process, held = found
+    with _Watched(process, place) as watched:
+        print(held)
+        if is_stopped(process):
+            print("It is stopped (SIGSTOP), and goes on so that it can end.")
+        if asks and not _agreed():
+            print("It goes on.")
+            return False
+        watched.end()
+    print(f"The daemon (process {process}) has ended.")
+    return True
+
+
+def _found(place: str) -> tuple[int, str] | None:
+    """The process of the daemon, and what is lost with it, in words. None: there is none."""
+    try:
+        told = report(place)
+    except EngineUnavailable as error:
+        process = host_holder(place)
+        if process is None:
+            return None
+        if process == 0:
+            raise EngineUnavailable(
+                f"{error}. Its lock does not say which process it is (`fuser {place}.lock` may): end that with `kill`"
+            ) from error
+        return process, f"The daemon at {place} is process {process}. What it holds can't be asked: {error}"
+    return told["pid"], _held(place, told)
+
+
+def _held(place: str, told: dict[str, Any]) -> str:
+    lines = [f"The daemon at {place} (process {told['pid']}) is to end. Lost with it:"]
+    if told["engine"] == OWN_STORE.partition(":")[0]:
+        lines.append(f"  {told['objects']} objects of {told['object_bytes']} bytes")
+        rows = namespace_rows(told)
+        # One row without a name says nothing new.
+        if any(row["namespace"] for row in told["namespaces"]):
+            lines += [f"    {objects} of {count} bytes in namespace {name}" for name, objects, count in rows]
+    else:
+        lines.append(
+            f"  what lies in its own segment of {told['engine']}, and the calls on that which it runs for its clients"
+        )
+    clients = [client for client in told["clients"] if client["pid"] != os.getpid()]
+    lines.append(f"  the connections of {len(clients)} clients; their calls fail, what they have leased stays readable")
+    for client in clients:
+        lines.append(
+            f"    process {client['pid']}: {client['arena_bytes']} bytes of its arena, "
+            f"{client['pinned_objects']} objects pinned, {client['in_flight_bytes']} bytes in flight"
+        )
+    return "\n".join(lines)
+
+
+def _agreed() -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(
+            "tensorlease stop asks before it ends a daemon, and there is no terminal to ask on: say --yes"
+        )
+    try:
+        return input("End it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+class _Watched:
+    """A daemon's process. No other one is taken for it: not one that gets its number later, nor the one that has its
+    number in this PID namespace where the daemon runs in another."""
+
+    def __init__(self, process: int, place: str) -> None:
+        self._process = process
+        self._place = place
+        self._descriptor = -1
+
+    def __enter__(self) -> _Watched:
+        try:
+            self._descriptor = os.pidfd_open(self._process)
+        except ProcessLookupError:
+            raise self._elsewhere() from None
+        if not holds_open(self._process, Path(f"{self._place}.lock")):
+            os.close(self._descriptor)
+            raise self._elsewhere()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def _elsewhere(self) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"the daemon at {self._place} says that it is process {self._process}, and here that is none, or another: "
+            "it has ended just now, or runs in another PID namespace (a container); end it there"
+        )
+
+    def end(self) -> None:
+        """:raises EngineUnavailable: it does not end in time"""
+        # A stopped process takes no SIGTERM before it goes on.
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            try:
+                signal.pidfd_send_signal(self._descriptor, number)
+            except ProcessLookupError:
+                return
+        ended = select.poll()
+        ended.register(self._descriptor, select.POLLIN)
+        if not ended.poll(END_SECONDS * 1000):
+            raise EngineUnavailable(
+                f"the daemon (process {self._process}) was told to end, and has not within {END_SECONDS:.0f} s; "
+                f"`kill -9 {self._process}` ends it at once"
+            )
