@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,9 @@ def place() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def served(socket: Path, *arguments: str) -> Iterator[Served]:
-    """A daemon that listens."""
-    command = [sys.executable, "-m", "tensorlease", "serve", "--socket", str(socket), *arguments]
+def served(socket: Path, *arguments: str, under: Sequence[str] = ()) -> Iterator[Served]:
+    """A daemon that listens. `under`: a command that starts it with other limits or rights, for example."""
+    command = [*under, sys.executable, "-m", "tensorlease", "serve", "--socket", str(socket), *arguments]
     # No pipe: an engine behind it may have a lot to say, and would wait for somebody who listens.
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

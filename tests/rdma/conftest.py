@@ -10,7 +10,10 @@ from pathlib import Path
 
 # Torch takes a minute to import in the guest; numpy arrays go the same ways.
 sys.modules["torch"] = None  # type: ignore[assignment]
-sys.path.insert(0, str(Path(__file__).parent))
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+# The rig of daemons is that of the other tests. What has the same name there is not meant.
+sys.path.append(str(FOLDER.parents[1] / "python" / "tests"))
 
 import mooncake.store  # type: ignore[import-untyped]
 import pytest
@@ -50,6 +53,13 @@ def rdma_url(master: Master, *, device: str = DEVICE, address: str = ADDRESS, **
 def master() -> Iterator[Master]:
     """A cluster whose memory is another process's."""
     with Master() as running, SegmentOwner(rdma_url(running, segment=SEGMENT)):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def empty_master() -> Iterator[Master]:
+    """A cluster without memory: who brings some has it alone, and takes it away in order."""
+    with Master() as running:
         yield running
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from conftest import packets, rdma_url
 from tensorlease._core._tests import conformance_checks, run_conformance_check
@@ -18,12 +16,6 @@ OF_A_FULL_STORE = [
     "a_replace_that_does_not_fit_keeps_the_old_object",
     "replaces_by_another_size_give_the_memory_back",
 ]
-
-
-@pytest.fixture(scope="module")
-def empty_master() -> Iterator[Master]:
-    with Master() as running:
-        yield running
 
 
 @pytest.mark.parametrize("check", [check for check in conformance_checks() if check not in OF_A_FULL_STORE])

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Open, packets, rdma_url
+from host_rig import Served, place, served
 
 import tensorlease as tl
 from tensorlease.mooncake_cluster import Master
@@ -67,6 +69,24 @@ def test_too_little_locked_memory_is_an_error_that_names_the_limit(master: Maste
     # Both the write and the read went another way, and were counted with the reason.
     assert told["12 MiB"] == {"error": None, "fallbacks": {"fallback_slab_not_registered": 2}}
     assert told["64 MiB"] == {"error": None, "fallbacks": {}}
+
+
+def test_the_locked_memory_of_a_daemon_is_what_is_registered_and_one_page(master: Master) -> None:
+    arena, local_buffer = 16 << 20, 1 << 20
+
+    @contextmanager
+    def under(limit: int) -> Iterator[Served]:
+        with place() as folder:
+            arguments = ["--max-bytes", str(arena), "--engine", rdma_url(master, local_buffer=local_buffer)]
+            limits = ["setpriv", "--bounding-set=-ipc_lock", "prlimit", f"--memlock={limit}:{limit}"]
+            with served(folder / "host.sock", *arguments, under=limits) as daemon:
+                yield daemon
+
+    with under(arena + local_buffer + PAGE) as daemon:
+        assert daemon.report()["register_calls"] == 1
+    with pytest.raises(AssertionError, match="the daemon ended") as ended, under(arena + local_buffer):
+        pass
+    assert "ulimit -l" in str(ended.value)
 
 
 @pytest.fixture

@@ -493,6 +493,31 @@ fn dead_clients_are_noticed_though_the_system_refused_to_wait_for_them_for_a_whi
 }
 
 #[test]
+fn a_daemon_ends_though_clients_come_faster_than_it_takes_them_in() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let place = Place::new();
+    let daemon = place.daemon();
+    let (come, started) = (AtomicBool::new(true), Instant::now());
+    let still = || come.load(Relaxed) && started.elapsed() < Duration::from_secs(30);
+    let (ended, others) = std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while still() {
+                    let _refused_at_last = std::os::unix::net::UnixStream::connect(place.socket.as_path());
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let stopping = Instant::now();
+        daemon.stop();
+        let ended = (stopping.elapsed(), still());
+        come.store(false, Relaxed);
+        ended
+    });
+    assert!(others && ended < Duration::from_secs(10), "{ended:?}");
+}
+
+#[test]
 fn a_hundred_clients_come_at_once() {
     let place = Place::new();
     let _daemon = place.daemon();

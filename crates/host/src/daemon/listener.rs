@@ -85,7 +85,10 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
         ];
         // Whatever ended the wait, what there is to do is looked at below.
         let _woken = watch::wait(&mut watched, Some(&LOOK));
-        while let Some(client) = accept(&listener.socket, &mut spare) {
+        // Of clients that come faster than they are taken in there is no last one.
+        while !shared.is_stopping()
+            && let Some(client) = accept(&listener.socket, &mut spare)
+        {
             take_in(shared, client);
         }
         if found && !listener.is_found(&shared.options.socket) {
