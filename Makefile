@@ -34,12 +34,12 @@ QUEUE_STAMP := $(VENV)/.queue.stamp
 
 FAULTS_ARGS ?=
 
-.PHONY: build demo demo-mooncake faults test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue test lint mutants bench bench-compare bench-host bench-transfer-queue figures help clean docs fuzz soak
+.PHONY: build wheel test-wheel demo demo-mooncake faults test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue test lint mutants bench bench-compare bench-host bench-transfer-queue figures help clean docs fuzz soak
 .PHONY: test-rust test-doc test-loom test-asan test-python test-examples lint-rust lint-python lint-tidy lint-deny
 
 help:
 	@sed -n '3,6p' Makefile | cut -c3-
-	@echo '  also: demo-mooncake test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue bench-host bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
+	@echo '  also: wheel test-wheel demo-mooncake test-rdma test-rdma-transfer-queue test-transfer-queue example-transfer-queue bench-host bench-transfer-queue figures test-rust test-doc test-loom test-asan test-python test-examples fuzz soak docs clean'
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
@@ -55,9 +55,15 @@ $(PACKAGE_STAMP): requirements-dev.txt requirements-mooncake.txt scripts/prerequ
 
 # The Python files are used where they stand, so only a change of Rust or of the package's metadata builds anything.
 $(MODULE_STAMP): $(PACKAGE_STAMP) $(RUST_SOURCES) python/pyproject.toml
-	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --quiet --manifest-path python/Cargo.toml
+	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --quiet --features test-hooks --manifest-path python/Cargo.toml
 	$(BIN)/python -c 'import tensorlease'
 	touch $@
+
+# One wheel for every Python from 3.11 on, in dist/. It has no features: nothing that only tests call is in it.
+wheel: $(PACKAGE_STAMP)
+	rm -rf dist
+	$(BIN)/maturin build --release --quiet --locked --auditwheel check --manifest-path python/Cargo.toml --out dist
+	ls -l dist
 
 # ---- use ------------------------------------------------------------------------------------------------------------
 
@@ -115,6 +121,10 @@ test-asan:
 fuzz:
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
+# The wheel in new environments without Rust; pip asks the index for numpy.
+test-wheel: wheel
+	PYTHON=$(BIN)/python scripts/test_wheel.sh
+
 test-examples: build
 	PYTHON=$(BIN)/python scripts/examples.sh
 
@@ -152,6 +162,7 @@ lint: lint-rust lint-python lint-tidy lint-deny
 lint-rust:
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --quiet -p tensorlease-python -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps $(PACKAGES) --all-features
 
 lint-python: build

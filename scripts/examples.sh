@@ -18,4 +18,3 @@ done
 ((ran > 0)) || { echo "examples: none found" >&2; exit 1; }
 echo "examples: $ran ran"
 "$python" scripts/doc_examples.py
-"$python" scripts/first_contact.py numpy

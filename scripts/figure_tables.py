@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from host_tables import memory_table, opens_table, rivals_table, slower_rows, speed_table
-from host_tables import readme_table as host_readme_table
 from markdown_tables import Report, Reports, Row, lines_of, spread, times
+from readme_table import NEEDED, readme_table
 
 GIB = 1 << 30
 # The modes of a read, in the order of the columns, with the words for their headings.
@@ -67,28 +67,6 @@ def by_mode(report: Report) -> dict[tuple[str, str], Row]:
 def shapes_of(report: Report) -> list[str]:
     """Each once, in the order of the report."""
     return list(dict.fromkeys(row["shape"] for row in report["rows"]))
-
-
-def readme_table(reports: Reports) -> str:
-    """One line per shape: the median of each mode, then what the leased read gains."""
-    report = reports["reads-pinned"]
-    rows = by_mode(report)
-    modes = [mode for mode in MODES if any((shape, mode) in rows for shape in shapes_of(report))]
-    headings = ["values read", *(f"{MODES[mode]}, ms" for mode in modes)]
-    headings += ["leased: times as fast as registered", "registrations of leased", "leased, of one memcpy"]
-    lines = []
-    for shape in shapes_of(report):
-        medians = [rows.get((shape, mode)) for mode in modes]
-        cells = ["-" if row is None else f"{row['median_ms']:.1f}" for row in medians]
-        lines.append([shape, *cells, *_gain(rows.get((shape, "leased")))])
-    return f"{lines_of(headings, lines)}\n\n{conditions(report)}"
-
-
-def _gain(leased: Row | None) -> list[str]:
-    if leased is None:
-        return ["-", "-", "-"]
-    ratio = "-" if leased["ratio"] is None else f"{leased['ratio']:.1f}x"
-    return [ratio, f"{leased['register_calls']:g}", f"{leased['ratio_to_memcpy']:.2f}"]
 
 
 def conditions(report: Report) -> str:
@@ -444,7 +422,7 @@ def _slower_compared(name: str, report: Report) -> list[list[str]]:
 
 #: Blocks by the names in their marks; README's table has none.
 BLOCKS = {
-    "": Block(("reads-pinned",), readme_table),
+    "": Block(NEEDED, readme_table),
     "reports": Block((), machine_table),
     "mooncake-reads": Block(("mooncake-reads",), reads_table("mooncake-reads"), "mooncake-reads.png"),
     "mooncake-reads-other": Block(("mooncake-reads-other",), reads_table("mooncake-reads-other")),
@@ -466,7 +444,6 @@ BLOCKS = {
     "pairs-pinned": Block(("pairs-pinned",), pairs_table),
     "stack": Block(("stack",), stack_table),
     "keys": Block(("keys",), keys_table),
-    "host": Block(("host-rivals",), host_readme_table, None, "make bench-host"),
     "host-speed": Block(("host-speed",), speed_table, "host.png", "make bench-host"),
     "host-rivals": Block(("host-rivals",), rivals_table, None, "make bench-host"),
     "host-memory": Block(("host-memory",), memory_table, None, "make bench-host"),

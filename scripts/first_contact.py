@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What a newcomer does, with nothing of this project but the wheel: pastes README.md's lines for two processes into two terminals, in both orders.
 
-Builds the wheel, and for numpy, and for torch where it is asked for, an environment with the wheel, what it depends on, and that one framework, linked from
-the environment that runs this. Runs README.md's blocks that name the framework, as two processes one after the other, then the second before the first.
+Makes a new environment for each framework. pip installs the wheel into it, with what that depends on, and numpy as the extra of that name; torch, which is
+gigabytes with CUDA, is linked from the environment that runs this, with what it depends on. Runs README.md's blocks that name the framework, as two
+processes one after the other, then the second before the first, and `tensorlease doctor`.
 
-Usage: scripts/first_contact.py [numpy] [torch] [--wheel FILE]
+Usage: scripts/first_contact.py --wheel FILE FRAMEWORK...
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,40 +34,27 @@ END_DAEMON = "import os, signal, sys; from tensorlease import host; os.kill(host
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="first_contact", description=__doc__.splitlines()[0])
-    parser.add_argument("frameworks", nargs="*", default=["numpy"], metavar="FRAMEWORK", help="numpy (default), torch")
-    parser.add_argument("--wheel", type=Path, help="default: built here")
+    parser.add_argument("frameworks", nargs="+", choices=("numpy", "torch"), metavar="FRAMEWORK")
+    parser.add_argument("--wheel", type=Path, required=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tl-") as folder:
-        wheel = options.wheel or built(Path(folder))
         for framework in options.frameworks:
-            python = environment(Path(folder) / framework, wheel, framework)
+            python = environment(Path(folder) / framework, options.wheel.resolve(), framework)
             try_out(python, framework, Path(folder))
     return 0
 
 
-def built(folder: Path) -> Path:
-    command = [sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", str(folder)]
-    done = subprocess.run(
-        [*command, "--manifest-path", "python/Cargo.toml"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"the wheel can't be built:\n{done.stderr}")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
 def environment(folder: Path, wheel: Path, framework: str) -> Path:
     """The interpreter of a new environment."""
-    venv.create(folder, symlinks=True, with_pip=False)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([*install, "--target", str(packages), str(wheel)], check=True)
-    (metadata,) = packages.glob("tensorlease-*.dist-info")
-    needed = importlib.metadata.PathDistribution(metadata).requires or []
-    wanted = {re.split(r"[^A-Za-z0-9_-]", line)[0] for line in needed if "extra ==" not in line}
-    for package in everything(wanted | {framework}):
-        link(package, packages)
-    return folder / "bin" / "python"
+    venv.create(folder, symlinks=True, with_pip=True)
+    python = folder / "bin" / "python"
+    wanted = f"{wheel}[numpy]" if framework == "numpy" else str(wheel)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", wanted], check=True)
+    if framework == "torch":
+        (packages,) = folder.glob("lib/python*/site-packages")
+        for package in everything({"torch"}):
+            link(package, packages)
+    return python
 
 
 def everything(wanted: set[str]) -> set[str]:
@@ -99,28 +89,34 @@ def link(package: str, packages: Path) -> None:
             (packages / top).symlink_to(source)
 
 
-def terminals(framework: str) -> list[str]:
-    """README.md's two blocks for two terminals."""
+def terminals(framework: str) -> tuple[str, str]:
+    """README.md's block for the first terminal, with this framework, and the one for the second, which names none."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = [block.group(1) for block in BLOCK.finditer(text)]
-    first = [at for at, block in enumerate(blocks) if "tl.open()" in block and f" {framework}" in block.splitlines()[0]]
-    if len(first) != 1:
-        sys.exit(f"README.md has {len(first)} blocks that open the host's store with {framework}, and should have one")
-    return blocks[first[0] : first[0] + 2]
+    first = [block for block in blocks if f" {framework}" in block.splitlines()[0] and "# terminal 1" in block]
+    second = [block for block in blocks if "# terminal 2" in block.splitlines()[0]]
+    if len(first) != 1 or len(second) != 1:
+        sys.exit(
+            f"README.md has {len(first)} blocks for terminal 1 with {framework}, {len(second)} for terminal 2, not one each"
+        )
+    return first[0], second[0]
 
 
 def try_out(python: Path, framework: str, folder: Path) -> None:
-    """Both orders, each with a daemon of its own."""
+    """Both orders, each with a daemon of its own; then the command."""
     first, second = terminals(framework)
     print(f"first contact, {framework} alone:", flush=True)
     with place(python, folder / f"{framework}-1") as home:
         expect(pasted(python, first, home), status=0, printed="")
         expect(pasted(python, second, home), status=0, printed=PRINTED)
-    with place(python, folder / f"{framework}-2") as home:
-        # Nothing is there yet: the key is named, and nothing has to be started again.
-        expect(pasted(python, second, home), status=1, printed="KeyNotFound")
+    with place(python, folder / f"{framework}-2") as home, ThreadPoolExecutor(1) as terminal:
+        # Nothing is there yet: the second waits for the first.
+        waiting = terminal.submit(pasted, python, second, home)
+        time.sleep(2)
         expect(pasted(python, first, home), status=0, printed="")
-        expect(pasted(python, second, home), status=0, printed=PRINTED)
+        expect(waiting.result(), status=0, printed=PRINTED)
+    with place(python, folder / f"{framework}-3") as home:
+        expect(said([str(python.with_name("tensorlease")), "doctor"], home), status=0, printed="no problem for host://")
 
 
 @contextmanager
@@ -141,9 +137,13 @@ def clean(folder: Path) -> dict[str, str]:
 
 def pasted(python: Path, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Into an interpreter of its own."""
+    return said([str(python), "-"], folder, code)
+
+
+def said(command: list[str], folder: Path, typed: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(python), "-"],
-        input=code,
+        command,
+        input=typed,
         env=clean(folder),
         cwd=folder,
         capture_output=True,

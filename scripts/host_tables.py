@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from markdown_tables import Report, Reports, Row, lines_of, times
+from markdown_tables import Report, Reports, lines_of, times
 
 MIB, GIB = 1 << 20, 1 << 30
 SPEED_WAYS = {
@@ -130,28 +128,6 @@ SECONDS = {
     "median_seconds": "served, median, s",
     "seconds": "the last served, s",
 }
-
-
-def readme_table(reports: Reports) -> str:
-    """The three stores in short."""
-    report = reports["host-rivals"]
-    rows: dict[tuple[str, str], list[Row]] = {}
-    for row in report["rows"]:
-        rows.setdefault((row["call"], row["way"]), []).append(row)
-    lines: list[list[str]] = []
-    for case, words in (
-        (("put", "put"), "put"),
-        (("get", "leased"), "get, leased"),
-        (("get", "view"), "get, `view=True`"),
-    ):
-        of: dict[str, Any] = {
-            rival: _range([row["ratios"][rival] for row in rows[case]]) for rival in ("SimpleStorage", "Ray")
-        }
-        lines.append([words, of["SimpleStorage"], of["Ray"]])
-    shapes = ", ".join(dict.fromkeys(row["shape"] for row in report["rows"]))
-    headings = ["two processes of one host", "TransferQueue's SimpleStorage", "Ray's object store"]
-    note = f"Times as fast as each, on {shapes}. A `leased` get copies; Ray's get and a view do not."
-    return f"{lines_of(headings, lines)}\n\n{note}"
 
 
 def slower_rows(name: str, report: Report) -> list[list[str]]:

@@ -46,12 +46,34 @@ def block(name: str, **reports: Report) -> str:
 
 
 def test_the_block_is_filled_and_the_rest_stays() -> None:
-    before = "# Title\n<!-- figures -->\nold\n<!-- /figures -->\nafter\n"
+    before = "# Title\n<!-- figures: reads-pinned -->\nold\n<!-- /figures -->\nafter\n"
     after = figures.filled("README.md", before, {"reads-pinned": READS})
-    assert after.startswith("# Title\n<!-- figures -->\n| values read | registered per read, ms | leased, ms |")
-    assert "| 64x16MiB | 400.0 | 50.0 | 8.0x | 0 | 0.50 |" in after
+    assert after.startswith(
+        "# Title\n<!-- figures: reads-pinned -->\n| values read | registered per read, ms | leased, ms |"
+    )
+    assert "| 64x16MiB | 400.0 ± 1.2 | 50.0 ± 1.2 | 8.00x |" in after
     assert "old" not in after and after.endswith("<!-- /figures -->\nafter\n")
     assert figures.filled("README.md", after, {"reads-pinned": READS}) == after
+
+
+def test_readme_has_the_worst_and_the_best_of_all_shapes_and_a_loss_is_bold() -> None:
+    def rival(call: str, way: str, ray: float, other: float) -> dict[str, Any]:
+        return {"call": call, "way": way, "ratios": {"Ray": ray, "SimpleStorage": other}}
+
+    put, view = rival("put", "put", 6.4, 11.0), rival("get", "view", 7.0, 86.0)
+    host = report("host_rivals", [put, view, rival("get", "leased", 0.14, 9.7), rival("get", "leased", 3.1, 13.3)])
+    compared = [
+        {"kind": kind, "mode": mode, "ratio_to_released": ratio}
+        for kind, mode, ratio in (("read", "leased", 2.0), ("read", "leased", 4.9), ("write", "foreign", 0.8))
+    ]
+    lines = block("", host_rivals=host, reads_pinned=READS, compare_other=report("compare", compared)).splitlines()
+    assert "| two processes: `get`, which copies once | Ray's `get`, which copies nothing | **0.1x** to 3.1x |" in lines
+    assert "| two processes: `put` | TransferQueue's SimpleStorage | 11x to 11x |" in lines
+    assert "| TransferQueue on Mooncake, TCP: read | its released client | 2.0x to 4.9x |" in lines
+    assert (
+        "| one process, memory pinned as for a network card: `get` | registering memory for each read | 8.0x to 8.0x |"
+        in lines
+    )
 
 
 def test_a_document_without_a_block_or_with_an_unknown_one_is_refused() -> None:
@@ -70,7 +92,7 @@ def test_reports_in_parts_make_one_table() -> None:
     other = READS | {"rows": [row("leased", 300.0, 7.0) | {"shape": "4096x1MiB"}]}
     reports = figures.gathered([("reads-pinned-4g", other), ("reads-pinned", READS), ("reads", READS)])
     assert set(reports) == {"reads", "reads-pinned"}
-    assert "| 4096x1MiB | - | 300.0 | 7.0x | 0 | 3.00 |" in BLOCKS[""].text(reports, ROOT)
+    assert "| 4096x1MiB | - | 300.0 ± 1.2 | 7.00x |" in BLOCKS["reads-pinned"].text(reports, ROOT)
 
 
 def test_each_mode_has_its_deviation_and_a_loss_is_bold() -> None:

@@ -2,7 +2,11 @@
 #![allow(unsafe_code)]
 use crate::numpy_api::Memory;
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
-use std::{ffi::c_int, ptr::NonNull};
+use std::{
+    ffi::c_int,
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 use tensorlease::{Buffer, View};
 
 /// Owns a block of the arena, or a copy, until the last view of it is gone.
@@ -48,11 +52,6 @@ impl Lease {
     fn __len__(&self) -> usize {
         self.buffer.len()
     }
-    /// Does it lie in the arena (leased), rather than in copied memory?
-    #[getter]
-    fn is_leased(&self) -> bool {
-        self.buffer.is_leased()
-    }
 
     // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
@@ -61,6 +60,13 @@ impl Lease {
         // SAFETY: `view` is the protocol's; `slf` owns the bytes for as long as it lives and never moves or shrinks them.
         unsafe { fill(view, slf.as_any(), this.data.as_ptr(), this.buffer.len(), true, flags) }
     }
+}
+
+/// For tests: does it lie in the arena (leased), rather than in copied memory?
+#[cfg(feature = "test-hooks")]
+#[pyfunction]
+pub(crate) fn is_leased(lease: &Bound<'_, Lease>) -> bool {
+    lease.get().buffer.is_leased()
 }
 
 /// Fills a view with `len` bytes at `data`, which then holds a reference to `owner`.
@@ -96,6 +102,15 @@ unsafe fn fill(
     }
 }
 
+/// Views of this process that are alive.
+static LIVE_VIEWS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many objects of a host's store this process reads in place now.
+#[pyfunction]
+pub(crate) fn live_views() -> usize {
+    LIVE_VIEWS.load(Ordering::Relaxed)
+}
+
 /// Keeps an object of the host's store as it is, until the last array over it is gone.
 #[pyclass(frozen, module = "tensorlease._core")]
 pub struct InPlace {
@@ -105,12 +120,19 @@ pub struct InPlace {
 impl InPlace {
     /// Takes the view over; as a Python object and where its bytes lie.
     pub(crate) fn memory(py: Python<'_>, view: View) -> PyResult<Memory<'_>> {
+        LIVE_VIEWS.fetch_add(1, Ordering::Relaxed);
         let place = Bound::new(py, Self { view })?;
         let view = &place.get().view;
         let data = NonNull::new(view.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
         let len = view.len();
         // SAFETY: the view keeps the bytes mapped and as they are for as long as the object lives; nobody writes them through it.
         Ok(unsafe { Memory::new(place.into_any(), data, len, false) })
+    }
+}
+
+impl Drop for InPlace {
+    fn drop(&mut self) {
+        LIVE_VIEWS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,6 @@
 //! What a read brought, as Python objects.
 use crate::{
     buffer::{InPlace, Lease},
-    collector::CollectorPause,
     dlpack::Owner,
     dtype::Flavour,
     error::{config_error, mismatch_error},
@@ -109,28 +108,25 @@ pub(crate) fn values<'py>(
     let mut packed = Vec::new();
     let mut objects = Vec::with_capacity(found.len());
     let started = Instant::now();
-    {
-        let _pause = CollectorPause::new(py, found.len())?;
-        for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
-            match (value.kind, wish) {
-                (ObjectKind::Tensor(spec), Wish::Tensor(flavour)) => {
-                    objects.push(wrapper.tensor(&spec, value.buffer, *flavour)?);
-                }
-                (ObjectKind::Tensor(spec), Wish::Any) => {
-                    objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Any)?);
-                }
-                // Asked for as no tensor: arrays are values, and nobody remembers which framework an object came from.
-                (ObjectKind::Tensor(spec), Wish::Value) => {
-                    objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Numpy)?);
-                }
-                (ObjectKind::Packed, Wish::Tensor(_)) => {
-                    let message = "holds a value that is no tensor; pass dtype None";
-                    return Err(mismatch_error(py, &key(index)?, message));
-                }
-                (ObjectKind::Packed, Wish::Value | Wish::Any) => {
-                    objects.push(py.None().into_bound(py));
-                    packed.push((index, value.buffer));
-                }
+    for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
+        match (value.kind, wish) {
+            (ObjectKind::Tensor(spec), Wish::Tensor(flavour)) => {
+                objects.push(wrapper.tensor(&spec, value.buffer, *flavour)?);
+            }
+            (ObjectKind::Tensor(spec), Wish::Any) => {
+                objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Any)?);
+            }
+            // Asked for as no tensor: arrays are values, and nobody remembers which framework an object came from.
+            (ObjectKind::Tensor(spec), Wish::Value) => {
+                objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Numpy)?);
+            }
+            (ObjectKind::Packed, Wish::Tensor(_)) => {
+                let message = "holds a value that is no tensor; pass dtype None";
+                return Err(mismatch_error(py, &key(index)?, message));
+            }
+            (ObjectKind::Packed, Wish::Value | Wish::Any) => {
+                objects.push(py.None().into_bound(py));
+                packed.push((index, value.buffer));
             }
         }
     }
@@ -161,29 +157,26 @@ pub(crate) fn in_place<'py>(
     let mut objects = Vec::with_capacity(found.len());
     // Values of one kind share their spec, and then shape and dtype as numpy takes them.
     let mut last: Option<(Arc<TensorSpec>, Form<'py>)> = None;
-    {
-        let _pause = CollectorPause::new(py, found.len())?;
-        for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
-            let memory = value.view.map(|view| InPlace::memory(py, view)).transpose()?;
-            objects.push(match value.kind {
-                ObjectKind::Tensor(spec) => {
-                    let form = match last.take() {
-                        Some((known, form)) if Arc::ptr_eq(&known, &spec) => form,
-                        _ => numpy.form(py, spec.dtype(), &shape::signed(spec.shape()))?,
-                    };
-                    let (_, form) = last.insert((spec, form));
-                    numpy.over(form, memory)?
-                }
-                ObjectKind::Packed if matches!(wish, Wish::Tensor(_)) => {
-                    let message = "holds a value that is no tensor; pass dtype None";
-                    return Err(mismatch_error(py, &key(index)?, message));
-                }
-                ObjectKind::Packed => {
-                    let owner = memory.map(Memory::into_owner);
-                    decoded(py, owner, &key(index)?, allow_pickle)?
-                }
-            });
-        }
+    for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
+        let memory = value.view.map(|view| InPlace::memory(py, view)).transpose()?;
+        objects.push(match value.kind {
+            ObjectKind::Tensor(spec) => {
+                let form = match last.take() {
+                    Some((known, form)) if Arc::ptr_eq(&known, &spec) => form,
+                    _ => numpy.form(py, spec.dtype(), &shape::signed(spec.shape()))?,
+                };
+                let (_, form) = last.insert((spec, form));
+                numpy.over(form, memory)?
+            }
+            ObjectKind::Packed if matches!(wish, Wish::Tensor(_)) => {
+                let message = "holds a value that is no tensor; pass dtype None";
+                return Err(mismatch_error(py, &key(index)?, message));
+            }
+            ObjectKind::Packed => {
+                let owner = memory.map(Memory::into_owner);
+                decoded(py, owner, &key(index)?, allow_pickle)?
+            }
+        });
     }
     store.count_wrap(started.elapsed());
     PyList::new(py, objects)

@@ -7,7 +7,11 @@ use pyo3::{
     types::{PyCapsule, PyCapsuleMethods},
 };
 use smallvec::SmallVec;
-use std::{cell::Cell, ffi::CStr, ptr::NonNull};
+use std::{
+    ffi::CStr,
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 use tensorlease::{Buffer, DType};
 
 /// Version of the ABI that the structs below follow.
@@ -103,6 +107,8 @@ struct Managed {
     /// Shape, then strides; inline up to four dimensions.
     dims: SmallVec<[i64; 8]>,
     owner: Owner,
+    /// Who still needs it: a framework until it has run the deleter, and whoever hands it to one until the outcome is known.
+    holders: AtomicUsize,
 }
 
 /// A tensor on its way to a framework. Dropped without `into_raw`, it gives its memory back.
@@ -110,7 +116,7 @@ pub(crate) struct Export(NonNull<DLManagedTensorVersioned>);
 
 impl Export {
     /// The whole of `owner` as a contiguous tensor.
-    pub(crate) fn new(mut owner: Owner, dtype: DLDataType, item_bytes: usize, shape: &Dims) -> Self {
+    pub(crate) fn new(owner: Owner, dtype: DLDataType, item_bytes: usize, shape: &Dims) -> Self {
         let bytes = shape
             .iter()
             .fold(item_bytes, |bytes, &dim| bytes * usize::try_from(dim).unwrap_or(0));
@@ -124,7 +130,7 @@ impl Export {
             deleter: Some(delete),
             flags: 0,
             tensor: DLTensor {
-                data: owner.data(),
+                data: std::ptr::null_mut(),
                 device: DLDevice {
                     device_type: DEVICE_CPU,
                     device_id: 0,
@@ -142,12 +148,18 @@ impl Export {
         for axis in (1..shape.len()).rev() {
             dims[shape.len() + axis - 1] = dims[shape.len() + axis] * shape[axis].max(1);
         }
-        let raw = Box::into_raw(Box::new(Managed { managed, dims, owner }));
+        let raw = Box::into_raw(Box::new(Managed {
+            managed,
+            dims,
+            owner,
+            holders: AtomicUsize::new(1),
+        }));
         // SAFETY: `raw` was just made from a Box and nothing else refers to it yet.
         let inside = unsafe { &mut *raw };
-        // Only now is the place of inline dimensions final.
+        // Only now is the place of the owner and of inline dimensions final: each pointer is taken once, and what it leads to is not moved after that.
+        inside.managed.tensor.data = inside.owner.data();
         inside.managed.tensor.shape = inside.dims.as_mut_ptr();
-        inside.managed.tensor.strides = inside.dims[shape.len()..].as_mut_ptr();
+        inside.managed.tensor.strides = inside.managed.tensor.shape.wrapping_add(shape.len());
         Self(NonNull::new(raw.cast()).expect("a Box is never null"))
     }
 
@@ -158,9 +170,23 @@ impl Export {
         raw
     }
 
-    /// Takes back a tensor that `into_raw` gave away, unless its deleter has already run in this thread.
-    pub(crate) fn reclaim(raw: *mut DLManagedTensorVersioned) -> Option<Self> {
-        (LAST_DELETED.get() != raw as usize).then(|| Self(NonNull::new(raw).expect("made by `into_raw`")))
+    /// Hands the tensor to `take`, which says whether it has it now. Of frameworks that refuse a tensor some have run its deleter, others have not: the
+    /// memory is given back once either way.
+    pub(crate) fn hand_over(self, take: impl FnOnce(*mut DLManagedTensorVersioned) -> bool) -> bool {
+        let raw = self.0.as_ptr();
+        self.holders().fetch_add(1, Ordering::Relaxed);
+        let taken = take(raw);
+        // The holder that is left besides this one would be the framework, which has refused and will not come back to it.
+        if !taken && self.holders().load(Ordering::Acquire) == 2 {
+            drop(Self(self.0));
+        }
+        taken
+    }
+
+    fn holders(&self) -> &AtomicUsize {
+        let managed = self.0.as_ptr().cast::<Managed>();
+        // SAFETY: `self` is one of the holders, so the `Managed` that `new` boxed lives; of it only this field is borrowed.
+        unsafe { &(*managed).holders }
     }
 
     /// As the capsule that `from_dlpack` functions take.
@@ -177,30 +203,23 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        // SAFETY: `self` owns the tensor: `new` or `reclaim` made it, and `into_raw` forgets it.
+        // SAFETY: `self` is a holder of the tensor, and no longer after this; `into_raw` forgets it.
         unsafe { delete(self.0.as_ptr()) }
     }
 }
 
-thread_local! {
-    /// Tells after a failed import whether the framework has run the deleter (torch's C interface does not; capsules do).
-    static LAST_DELETED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Forgets which tensor was deleted last: addresses are used again.
-pub(crate) fn forget_last_deleted() {
-    LAST_DELETED.set(0);
-}
-
-/// Gives the memory back. No Python, no log, no lock: it runs in any thread, without the GIL, and after the interpreter has gone.
+/// Ends what one holder has of it; the last one's end gives the memory back. No Python, no log, no lock: it runs in any thread, without the GIL, and after the interpreter has gone.
 ///
 /// # Safety
-/// `raw` came from `Export::into_raw` (or is owned by an `Export` being dropped) and this is the only call for it.
+/// `raw` came from `Export::new`, and this is the only call for the holder that makes it.
 unsafe extern "C" fn delete(raw: *mut DLManagedTensorVersioned) {
-    // A thread that is ending may have no thread locals any more; then no import is running in it either.
-    let _ = LAST_DELETED.try_with(|last| last.set(raw as usize));
-    // SAFETY: the C struct is the first field of the Managed that `Export::new` boxed; the caller passes it once.
-    drop(unsafe { Box::from_raw(raw.cast::<Managed>()) });
+    let managed = raw.cast::<Managed>();
+    // SAFETY: the C struct is the first field of the Managed that `Export::new` boxed, which lives while it has a holder.
+    let before = unsafe { &(*managed).holders }.fetch_sub(1, Ordering::AcqRel);
+    if before == 1 {
+        // SAFETY: it came from a Box, and its last holder has just let go.
+        drop(unsafe { Box::from_raw(managed) });
+    }
 }
 
 /// Destructor of a capsule: the name tells whether the tensor was taken out.

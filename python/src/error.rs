@@ -35,6 +35,21 @@ pub(crate) fn mismatch_error(py: Python<'_>, key: &str, message: &str) -> PyErr 
     })
 }
 
+/// An argument as messages show it: cut where it is long, and only its type where it can't be shown.
+pub(crate) fn shown(argument: &Bound<'_, PyAny>) -> String {
+    const SHOWN_MAX: usize = 200;
+    // An object may raise when it is shown, as an int of too many digits does.
+    let whole = match argument.str() {
+        Ok(text) => text.to_string_lossy().into_owned(),
+        Err(_) => format!("a {}", argument.get_type()),
+    };
+    if whole.chars().count() <= SHOWN_MAX {
+        return whole;
+    }
+    let start: String = whole.chars().take(SHOWN_MAX).collect();
+    format!("{start}...")
+}
+
 /// A key as messages show it: quoted, control characters escaped, cut where it is long.
 pub(crate) fn named(key: &str) -> String {
     const SHOWN_MAX: usize = 120;
@@ -75,7 +90,7 @@ fn kind_name(kind: FaultKind) -> &'static str {
         FaultKind::NoHandle => "no_handle",
         FaultKind::NoLoan => "no_loan",
         FaultKind::Expired => "expired",
-        FaultKind::Full => "full",
+        FaultKind::Full | FaultKind::TooLarge => "full",
         FaultKind::Transient => "transient",
         FaultKind::MayStillWrite => "may_still_write",
         FaultKind::Unregistered => "unregistered",
@@ -96,6 +111,12 @@ fn exhausted(py: Python<'_>, message: &str, asked: u64, free: u64, largest: u64,
         keywords.set_item("largest", largest)?;
         keywords.set_item("held", held)
     })
+}
+
+/// No memory for what a call with so many keys keeps while it runs.
+pub(crate) fn no_room(py: Python<'_>, keys: usize) -> PyErr {
+    let message = format!("no memory for a call with {keys} keys; free memory of this machine, or name fewer at once");
+    exhausted(py, &message, 0, 0, 0, 0)
 }
 
 /// The message with its causes, each said once.
@@ -143,7 +164,7 @@ impl IntoPython for ReadError {
                 held,
                 ..
             } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }
     }
@@ -163,7 +184,7 @@ impl IntoPython for WriteError {
                 held,
                 ..
             } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { .. } => raise(py, "FallbackError", &message, |_| Ok(())),
+            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
             _ => raise(py, "Error", &message, |_| Ok(())),
         }
     }

@@ -5,6 +5,7 @@ use crate::mooncake;
 use crate::patience::seconds;
 use pyo3::{prelude::*, types::PyDict};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tensorlease::engine::Engine;
 use tensorlease_host::{
     Behind, ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError, WELCOME_MAX,
 };
-use tensorlease_memory::limits;
+use tensorlease_memory::{limits, process::end_at_once};
 
 /// Of the memory that the machine has left, what a daemon offers where nobody says.
 const OFFERED_PART: u64 = 2;
@@ -81,21 +82,30 @@ impl HostDaemon {
         Ok(ended)
     }
 
-    /// Ends it, within two seconds; with an engine behind it that hangs, within twelve.
-    fn stop(&self, py: Python<'_>) {
-        py.detach(|| self.daemon.stop());
+    /// Ends it, within two seconds; with an engine behind it, within twelve. Where that has not closed by then this process ends, with `status` and
+    /// `last_words`: no call on an engine can be interrupted, and Mooncake closes with Python's lock held, so that no line of Python would run before.
+    fn stop_or_exit(&self, py: Python<'_>, status: i32, last_words: &str) {
+        py.detach(|| {
+            self.daemon.stop();
+            if !self.daemon.has_closed() {
+                let _unheard = writeln!(std::io::stdout(), "{last_words}");
+                end_at_once(status);
+            }
+        });
         logging::drain(py);
-    }
-
-    /// Has the engine behind it closed? False after `stop`: a call on it hangs.
-    fn has_closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.daemon.has_closed())
     }
 
     /// Where it listens.
     #[getter]
     fn socket(&self) -> OsString {
         self.daemon.socket().as_path().into()
+    }
+}
+
+impl Drop for HostDaemon {
+    /// One that was not stopped ends now, without the GIL: an engine in Python needs it to close.
+    fn drop(&mut self) {
+        let _ended = Python::try_attach(|py| py.detach(|| self.daemon.stop()));
     }
 }
 

@@ -1,11 +1,17 @@
 //! Lists of keys, and other lists beside them, as Python passes them.
-use crate::error::config_error;
+use crate::error::{config_error, no_room, shown};
 use pyo3::{
     prelude::*,
-    types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple},
+    types::{PyBool, PyByteArray, PyBytes, PyFrozenSet, PyList, PyMapping, PyMemoryView, PySet, PyString, PyTuple},
 };
+use tensorlease_memory::has_room;
 
-/// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused.
+/// What a call keeps for each of its keys while it runs, at most: here, and in the client.
+const BYTES_PER_KEY: usize = 2 << 10;
+const MANY_KEYS: usize = 1 << 10;
+
+/// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused, and so is a set, whose
+/// order is arbitrary: values would land under keys that differ from run to run.
 pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
     if let Ok(list) = object.cast_exact::<PyList>() {
         // A copy: the call looks at it again after it has let other threads run, and they may change theirs.
@@ -17,9 +23,17 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
     let by_accident = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>()
-        || object.is_instance_of::<PyDict>()
+        || object.is_instance_of::<PyMemoryView>()
+        || object.cast::<PyMapping>().is_ok()
         || object.hasattr("__array__")?;
     let py = object.py();
+    if object.is_instance_of::<PySet>() || object.is_instance_of::<PyFrozenSet>() {
+        let message = format!(
+            "{argument} is a {}, which has no order; give a list with one entry per key, as sorted() makes one",
+            object.get_type().name()?
+        );
+        return Err(config_error(py, &message));
+    }
     if !by_accident && let Ok(iterator) = object.try_iter() {
         let items = iterator.collect::<PyResult<Vec<_>>>()?;
         return PyList::new(py, items);
@@ -31,8 +45,17 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
     ))
 }
 
-/// The keys, checked.
+/// One list argument as a list of its own, as every call takes it.
+#[pyfunction]
+pub(crate) fn listed<'py>(values: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
+    list_of(values, argument)
+}
+
+/// The keys, checked. With very many of them a call that has no memory for its own books ends here: later on that would end the process.
 pub(crate) fn keys_of(list: &Bound<'_, PyList>) -> PyResult<Vec<String>> {
+    if MANY_KEYS <= list.len() && !has_room(list.len().saturating_mul(BYTES_PER_KEY)) {
+        return Err(no_room(list.py(), list.len()));
+    }
     list.iter()
         .enumerate()
         .map(|(index, key)| key_of(&key, index))
@@ -70,4 +93,13 @@ pub(crate) fn same_length(py: Python<'_>, keys: usize, list: &Bound<'_, PyList>,
         list.len()
     );
     Err(config_error(py, &message))
+}
+
+/// An argument that is True or False, and nothing that merely counts as such: `allow_pickle="no"` would.
+pub(crate) fn flag_of(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<bool> {
+    if let Ok(flag) = value.cast::<PyBool>() {
+        return Ok(flag.is_true());
+    }
+    let message = format!("{argument} is {}; give True or False", shown(value));
+    Err(config_error(value.py(), &message))
 }

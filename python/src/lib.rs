@@ -9,15 +9,14 @@ mod options;
 mod patience;
 mod read;
 mod shape;
+mod tree;
 mod write;
 
-mod collector;
 mod deliver;
 mod dtype;
 mod error;
 mod logging;
 
-mod conformance;
 mod host;
 mod mooncake;
 
@@ -30,6 +29,10 @@ mod numpy;
 mod numpy_api;
 mod torch;
 
+#[cfg(feature = "test-hooks")]
+mod conformance;
+mod test_hooks;
+
 /// Native part of tensorlease.
 #[pyo3::pymodule]
 mod _core {
@@ -37,23 +40,22 @@ mod _core {
 
     #[pymodule_export]
     use crate::{
-        buffer::{InPlace, Lease},
-        conformance::{conformance_checks, run_conformance_check},
+        buffer::{InPlace, Lease, live_views},
         dtype::dtype_names,
         host::{
             HostDaemon, host_holder, host_listens, host_make_folder, host_report, host_silent_seconds, host_socket,
         },
+        keys::listed,
         logging::{log_records_dropped, set_log_level},
-        numpy::arrays_by_call,
         options::parse_bytes,
         patience::Interrupt,
         store::CoreStore,
-        torch::{import_as_capsules, import_what_torch_refuses},
+        tree::{count_extensions, levels_max},
     };
 
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
-        Ok(())
+        crate::test_hooks::add_to(module)
     }
 }

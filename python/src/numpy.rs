@@ -2,22 +2,30 @@
 use crate::{
     buffer::Lease,
     dtype::index_of,
-    imported::is_imported,
+    imported::{is_imported, not_imported},
     numpy_api::{Looked, Memory, NumpyApi},
     shape::Dims,
+    test_hooks::Switch,
 };
-use pyo3::{exceptions::PyImportError, intern, prelude::*, sync::PyOnceLock, types::PyTuple};
+use pyo3::{
+    exceptions::PyImportError,
+    intern,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyTuple, PyType},
+};
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlease::{Buffer, DType};
 
 static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
-/// For tests: arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
-static BY_CALL: AtomicBool = AtomicBool::new(false);
+/// Arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
+static BY_CALL: Switch = Switch::off();
 
 /// What is used of numpy.
 pub(crate) struct Numpy {
-    array: Py<PyAny>,
+    array: Py<PyType>,
+    /// The class of arrays that nobody may write, loaded with the first of them.
+    view: PyOnceLock<Py<PyType>>,
     memmap: Py<PyAny>,
     empty: Py<PyAny>,
     /// Makes arrays faster than calls of Python, where this numpy has it.
@@ -36,9 +44,10 @@ pub(crate) struct Form<'py> {
 }
 
 /// For tests: arrays are made and looked at by calls of Python (true) or the fastest way (false).
+#[cfg(feature = "test-hooks")]
 #[pyfunction]
 pub(crate) fn arrays_by_call(only: bool) {
-    BY_CALL.store(only, Ordering::Relaxed);
+    BY_CALL.set(only);
 }
 
 /// numpy, or None where it is not installed.
@@ -46,7 +55,7 @@ pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
     let numpy = NUMPY.get_or_try_init(py, || match Numpy::load(py) {
         Ok(numpy) => Ok(Some(numpy)),
         Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(not_imported(py, "numpy", error)),
     })?;
     Ok(numpy.as_ref())
 }
@@ -64,7 +73,8 @@ impl Numpy {
     fn load(py: Python<'_>) -> PyResult<Self> {
         let numpy = py.import("numpy")?;
         Ok(Self {
-            array: numpy.getattr("ndarray")?.unbind(),
+            array: numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind(),
+            view: PyOnceLock::new(),
             memmap: numpy.getattr("memmap")?.unbind(),
             empty: numpy.getattr("empty")?.unbind(),
             api: NumpyApi::load(numpy.as_any()),
@@ -75,12 +85,25 @@ impl Numpy {
     /// Is it an array that is nothing but its elements? (A masked array is more.)
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = object.get_type_ptr().cast();
-        class == self.array.as_ptr() || class == self.memmap.as_ptr()
+        let seen = self.view.get(object.py());
+        class == self.array.as_ptr() || class == self.memmap.as_ptr() || seen.is_some_and(|view| class == view.as_ptr())
+    }
+
+    /// The class of arrays over memory that may be written or not.
+    fn class<'py>(&self, py: Python<'py>, writable: bool) -> PyResult<&Bound<'py, PyType>> {
+        if writable {
+            return Ok(self.array.bind(py));
+        }
+        let view = self.view.get_or_try_init(py, || {
+            let class = py.import("tensorlease.numpy_views")?.getattr("View")?;
+            Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
+        })?;
+        Ok(view.bind(py))
     }
 
     /// Where an array lies and what it is of; None: only a call of Python can tell.
     pub(crate) fn look<'py>(&self, array: &Bound<'py, PyAny>) -> Option<Looked<'py>> {
-        self.api.filter(|_| !BY_CALL.load(Ordering::Relaxed))?.look(array)
+        self.api.filter(|_| !BY_CALL.is_on())?.look(array)
     }
 
     /// An array of `dtype` and `dims` that owns `buffer`. `buffer` is None exactly when the array has no bytes.
@@ -123,16 +146,15 @@ impl Numpy {
         let Some(mut memory) = memory.filter(|_| !form.empty) else {
             return self.empty.bind(py).call1((&form.shape, &form.dtype));
         };
+        let class = self.class(py, memory.is_writable())?;
         if let Some(api) = &self.api
-            && !BY_CALL.load(Ordering::Relaxed)
+            && !BY_CALL.is_on()
         {
-            match api.array(&form.dtype, form.item_bytes, &form.dims, memory) {
+            match api.array(class, &form.dtype, form.item_bytes, &form.dims, memory) {
                 Ok(array) => return array,
                 Err(unsuitable) => memory = unsuitable,
             }
         }
-        self.array
-            .bind(py)
-            .call1((&form.shape, &form.dtype, memory.into_owner()))
+        class.call1((&form.shape, &form.dtype, memory.into_owner()))
     }
 }

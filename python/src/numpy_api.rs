@@ -5,7 +5,7 @@ use crate::shape::Dims;
 use pyo3::{
     ffi,
     prelude::*,
-    types::{PyCapsule, PyCapsuleMethods},
+    types::{PyCapsule, PyCapsuleMethods, PyType},
 };
 use std::{
     ffi::{c_char, c_int, c_uint, c_void},
@@ -108,6 +108,11 @@ impl<'py> Memory<'py> {
         }
     }
 
+    /// May it be written?
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// For those who take it through the buffer protocol.
     pub(crate) fn into_owner(self) -> Bound<'py, PyAny> {
         self.owner
@@ -153,34 +158,39 @@ impl NumpyApi {
         if unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), self.array.as_ptr()) } == 0 {
             return None;
         }
+        let fields = array.as_ptr().cast::<ArrayFields>();
+        // Read field by field: a reference would cover the count of references in front of them, which changes below.
         // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed attached only, as we are here.
-        let fields = unsafe { &*array.as_ptr().cast::<ArrayFields>() };
-        let rank = usize::try_from(fields.nd).unwrap_or(0);
+        let (data, nd, dimensions) = unsafe { ((*fields).data, (*fields).nd, (*fields).dimensions) };
+        // SAFETY: as above.
+        let (descr, flags) = unsafe { ((*fields).descr, (*fields).flags) };
+        let rank = usize::try_from(nd).unwrap_or(0);
         let dims = if rank == 0 {
             &[][..]
         } else {
             // SAFETY: as many as the array has dimensions, which live as long as it.
-            unsafe { std::slice::from_raw_parts(fields.dimensions, rank) }
+            unsafe { std::slice::from_raw_parts(dimensions, rank) }
         };
         // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes them.
-        let descr = unsafe { &*fields.descr.cast::<DescrFields>() };
+        let byteorder = unsafe { (*descr.cast::<DescrFields>()).byteorder };
         // SAFETY: the same dtype, attached; the array's reference is borrowed and a new one made.
-        let dtype = unsafe { Bound::from_borrowed_ptr(array.py(), fields.descr) };
-        let has = |flag| fields.flags & flag != 0;
+        let dtype = unsafe { Bound::from_borrowed_ptr(array.py(), descr) };
+        let has = |flag| flags & flag != 0;
         Some(Looked {
             dtype,
-            data: fields.data.cast(),
+            data: data.cast(),
             shape: dims.iter().map(|dim| i64::try_from(*dim).unwrap_or(0)).collect(),
             contiguous: has(C_CONTIGUOUS),
-            native: descr.byteorder.cast_unsigned() != SWAPPED,
+            native: byteorder.cast_unsigned() != SWAPPED,
             writeable: has(WRITEABLE),
         })
     }
 
-    /// An array of `dims` over all of `memory`, in C order. The caller checked that `dtype` is a numpy dtype of `item_bytes`. `Err` gives the memory back:
+    /// An array of `dims` over all of `memory`, in C order, of numpy's class or one made from it. The caller checked that `dtype` is a numpy dtype of `item_bytes`. `Err` gives the memory back:
     /// its size or its alignment is not that of such an array.
     pub(crate) fn array<'py>(
         &self,
+        class: &Bound<'py, PyType>,
         dtype: &Bound<'py, PyAny>,
         item_bytes: usize,
         dims: &[isize],
@@ -201,11 +211,12 @@ impl NumpyApi {
         let flags = C_CONTIGUOUS | ALIGNED | if memory.writable { WRITEABLE } else { 0 };
         let data = memory.data.as_ptr().cast();
         let descr = dtype.clone().into_ptr();
-        // SAFETY: attached; `descr` is a reference of a dtype that the call takes over; `dims` has `rank` values; the bytes at `data` are as many as the
+        let class = class.as_ptr().cast();
+        // SAFETY: attached; `class` is numpy's array type or made from it, as the caller says; `descr` is a reference of a dtype that the call takes over; `dims` has `rank` values; the bytes at `data` are as many as the
         // array has (checked above), and the array keeps their owner from the next call on, before anybody else has it.
         let array = unsafe {
             (self.new_from_descr)(
-                self.array.as_ptr(),
+                class,
                 descr,
                 rank,
                 dims.as_ptr(),

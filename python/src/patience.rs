@@ -1,5 +1,5 @@
 //! How long a call from Python waits, and what ends it early: a deadline, Ctrl-C, a cancelled asyncio task.
-use crate::error::{IntoPython, config_error};
+use crate::error::{IntoPython, config_error, shown};
 use crate::logging;
 use pyo3::prelude::*;
 use std::{
@@ -62,7 +62,10 @@ impl Waiting {
     ) -> PyResult<Self> {
         let started = Instant::now();
         let number = |timeout: &Bound<'_, PyAny>| {
-            let refused = |_| config_error(py, &format!("timeout is {timeout}; give seconds as a number, or None"));
+            let refused = |_| {
+                let message = format!("timeout is {}; give seconds as a number, or None", shown(timeout));
+                config_error(py, &message)
+            };
             timeout.extract::<f64>().map_err(refused)
         };
         let deadline = timeout
@@ -77,6 +80,11 @@ impl Waiting {
             look_at_ms: AtomicU64::new(u64::try_from(SIGNALS_EVERY.as_millis()).unwrap_or(50)),
             raised: Mutex::new(None),
         })
+    }
+
+    /// How long it waits; None: as long as the store's `call_timeout`.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline - self.started)
     }
 
     /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own outcome.

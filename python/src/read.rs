@@ -1,7 +1,7 @@
 //! Arguments of reads as requests to the client.
 use crate::{
     dtype::{DTypes, Flavour, Resolved},
-    error::{config_error, named},
+    error::{config_error, named, shown},
     keys::{keys_of, list_of, same_length},
     shape::{Dims, Specs, dims_of},
 };
@@ -146,8 +146,9 @@ fn packed_size(meta: &Bound<'_, PyAny>, key: &str) -> PyResult<Option<u64>> {
     }
     let wrong = || {
         let message = format!(
-            "custom_backend_meta of {} is {meta}; pass what put() returned for it",
-            named(key)
+            "custom_backend_meta of {} is {}; pass what put() returned for it",
+            named(key),
+            shown(meta)
         );
         config_error(meta.py(), &message)
     };
@@ -173,7 +174,10 @@ fn shapes_of<'py>(shapes: &Bound<'py, PyAny>, count: usize) -> PyResult<Bound<'p
         && !tuple.is_empty()
         && tuple.iter().all(|dim| dim.extract::<i64>().is_ok())
     {
-        let message = format!("shapes is {shapes}, one shape; give a list with one shape per key");
+        let message = format!(
+            "shapes is {}, one shape; give a list with one shape per key",
+            shown(shapes)
+        );
         return Err(config_error(shapes.py(), &message));
     }
     one_each(shapes, count, "shapes")
@@ -187,12 +191,18 @@ fn dtypes_of<'py>(dtypes: &Bound<'py, PyAny>, count: usize) -> PyResult<DTypeCol
 }
 
 /// How a call wants its bytes.
-pub(crate) fn delivery_of(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Delivery>> {
+pub(crate) fn delivery_of(name: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Delivery>> {
     let Some(name) = name else { return Ok(None) };
-    Delivery::from_name(name).map(Some).ok_or_else(|| {
-        let message =
-            format!("delivery is {name:?}; allowed are \"auto\", \"leased\", \"copied\" and \"register-per-call\"");
-        config_error(py, &message)
+    let known = name
+        .extract::<String>()
+        .ok()
+        .and_then(|name| Delivery::from_name(&name));
+    known.map(Some).ok_or_else(|| {
+        let message = format!(
+            "delivery is {:?}; allowed are \"auto\", \"leased\", \"copied\" and \"register-per-call\"",
+            shown(name)
+        );
+        config_error(name.py(), &message)
     })
 }
 
@@ -266,6 +276,13 @@ impl Field {
 
     fn of_rows(names: Vec<String>, shapes: &Bound<'_, PyList>, resolved: Resolved, name: &str) -> PyResult<Self> {
         let py = shapes.py();
+        if resolved.flavour == Flavour::Numpy {
+            let message = format!(
+                "dtype{name} is numpy's and shape{name} a list, whose batch is a jagged tensor of torch; give a torch dtype or its name, or \
+                 one shape for all rows as a tuple"
+            );
+            return Err(config_error(py, &message));
+        }
         let mut specs = Specs::default();
         let mut items = Vec::with_capacity(names.len());
         let mut lengths = Vec::with_capacity(names.len());

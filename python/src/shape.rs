@@ -1,5 +1,5 @@
 //! Shapes from Python, and the specs made of them: those of a read are shared by all keys of one shape, those of a put by neighbours.
-use crate::error::{config_error, named};
+use crate::error::{config_error, named, shown};
 use pyo3::{
     prelude::*,
     types::{PyInt, PyList, PyTuple},
@@ -148,8 +148,10 @@ fn dim_of(dim: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>, name: &dyn Fn() -> S
         return Ok(value);
     }
     let message = format!(
-        "shape of {} is {shape}; each dimension must be an int from 0 to 2**63 - 1 (here {dim})",
-        name()
+        "shape of {} is {}; each dimension must be an int from 0 to 2**63 - 1 (here {})",
+        name(),
+        shown(shape),
+        shown(dim)
     );
     Err(config_error(dim.py(), &message))
 }

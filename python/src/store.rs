@@ -1,10 +1,9 @@
 //! The store as Python's `Store` uses it: arguments in, one call to the client without the GIL, objects out.
 use crate::{
-    collector::CollectorPause,
     deliver::{self, Wrapper},
     dtype::DTypes,
-    error::{IntoPython, config_error, named},
-    keys::{keys_of, list_of, same_length},
+    error::{IntoPython, config_error, named, shown},
+    keys::{flag_of, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
@@ -12,13 +11,14 @@ use crate::{
     write::Values,
 };
 use pyo3::{
+    exceptions::PyBaseException,
     prelude::*,
     types::{PyDict, PyList, PyTuple, PyWeakrefReference},
 };
 use std::{collections::HashMap, sync::Arc, time::Instant};
 use tensorlease::{
-    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, PutItem, ReadItem, ReadOutput, ReadRequest, Route,
-    Store,
+    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, Patience, PutItem, ReadItem, ReadOutput,
+    ReadRequest, Route, Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -41,7 +41,7 @@ impl CoreStore {
         url: &str,
         max_bytes: u64,
         readers: u32,
-        delivery: &str,
+        delivery: &Bound<'_, PyAny>,
         strict: bool,
         namespace: String,
         prewarm_bytes: u64,
@@ -50,14 +50,18 @@ impl CoreStore {
         quarantine_bytes: Option<u64>,
         batch_keys: u32,
         retries: u32,
-        fork: &str,
+        fork: &Bound<'_, PyAny>,
         call_timeout: f64,
     ) -> PyResult<Self> {
-        let fork = match fork {
-            "inherit" => ForkPolicy::Inherit,
-            "exclude" => ForkPolicy::Exclude,
+        let fork = match fork.extract::<Option<String>>().as_ref().map(Option::as_deref) {
+            Ok(None) => None,
+            Ok(Some("inherit")) => Some(ForkPolicy::Inherit),
+            Ok(Some("exclude")) => Some(ForkPolicy::Exclude),
             _ => {
-                let message = format!("fork is {fork:?}; allowed are \"inherit\" and \"exclude\"");
+                let message = format!(
+                    "fork is {:?}; allowed are \"inherit\", \"exclude\" and None",
+                    shown(fork)
+                );
                 return Err(config_error(py, &message));
             }
         };
@@ -67,7 +71,7 @@ impl CoreStore {
             copy_cache_bytes,
             quarantine_bytes,
             readers,
-            delivery: delivery_of(py, Some(delivery))?.unwrap_or(Delivery::Auto),
+            delivery: delivery_of(Some(delivery))?.unwrap_or(Delivery::Auto),
             strict,
             namespace,
             prewarm_bytes,
@@ -92,13 +96,14 @@ impl CoreStore {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
-        delivery: Option<&str>,
-        allow_pickle: bool,
+        delivery: Option<&Bound<'_, PyAny>>,
+        allow_pickle: &Bound<'_, PyAny>,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let route = route_of(py, delivery)?;
+        let route = route_of(delivery)?;
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
@@ -125,13 +130,14 @@ impl CoreStore {
         shapes: Option<&Bound<'py, PyAny>>,
         dtypes: Option<&Bound<'py, PyAny>>,
         custom_backend_meta: Option<&Bound<'py, PyAny>>,
-        delivery: Option<&str>,
+        delivery: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
-        allow_pickle: bool,
+        allow_pickle: &Bound<'_, PyAny>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let delivery = delivery_of(py, delivery)?;
+        let delivery = delivery_of(delivery)?;
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = list_of(keys, "keys")?;
         let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
         let request = ReadRequest {
@@ -155,10 +161,11 @@ impl CoreStore {
         dtypes: Option<&Bound<'py, PyAny>>,
         custom_backend_meta: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
-        allow_pickle: bool,
+        allow_pickle: &Bound<'_, PyAny>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = list_of(keys, "keys")?;
         // An engine that has views knows what it holds; that another one has none is for the client to say.
         let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, true)?;
@@ -174,13 +181,13 @@ impl CoreStore {
         &self,
         py: Python<'py>,
         fields: &Bound<'py, PyList>,
-        delivery: Option<&str>,
+        delivery: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let mut request = ReadRequest {
-            delivery: delivery_of(py, delivery)?,
+            delivery: delivery_of(delivery)?,
             ..ReadRequest::default()
         };
         let mut layouts = Vec::with_capacity(fields.len());
@@ -204,13 +211,14 @@ impl CoreStore {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         tensors: &Bound<'py, PyAny>,
-        direct: bool,
+        direct: &Bound<'_, PyAny>,
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let keys = keys_of(&list_of(keys, "keys")?)?;
         let tensors = list_of(tensors, "tensors")?;
+        let direct = flag_of(direct, "direct")?;
         same_length(py, keys.len(), &tensors, "tensors")?;
         let mut values = Values::new(py, &self.store, false)?;
         let mut request = ReadRequest {
@@ -249,7 +257,7 @@ impl CoreStore {
             None
         } else {
             let waiting = Waiting::new(py, None, None)?;
-            Some(waiting.run(py, |_| self.store.empty(spec.bytes()))?)
+            Some(waiting.run(py, |patience| self.store.empty(spec.bytes(), patience))?)
         };
         Wrapper::new(py).dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
     }
@@ -278,6 +286,34 @@ impl CoreStore {
     ) -> PyResult<()> {
         let keys = keys_of(&list_of(keys, "keys")?)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
+    }
+
+    /// Checks the arguments of a wait, and asks no engine: the keys as a list, and the seconds to wait.
+    #[pyo3(signature = (keys, *, timeout))]
+    fn check_wait<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyList>, f64)> {
+        let wait = Waiting::new(py, timeout, None)?.timeout();
+        let list = list_of(keys, "keys")?;
+        let checked = self.store.check(&keys_of(&list)?);
+        checked.map_err(|error| error.into_python(py))?;
+        Ok((list, wait.unwrap_or(self.store.options().call_timeout).as_secs_f64()))
+    }
+
+    /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at least once.
+    #[staticmethod]
+    #[pyo3(signature = (missing, *, waited, looked))]
+    fn not_there(
+        py: Python<'_>,
+        missing: &Bound<'_, PyList>,
+        waited: f64,
+        looked: bool,
+    ) -> PyResult<Py<PyBaseException>> {
+        let error = Store::not_there(&keys_of(missing)?, seconds(py, waited, "waited")?, looked);
+        Ok(error.into_python(py).into_value(py))
     }
 
     /// Removes objects; returns how many there were.
@@ -362,8 +398,17 @@ impl CoreStore {
     }
 }
 
+impl Drop for CoreStore {
+    /// A store that nobody has closed closes now, without the GIL: an engine in Python needs it for that, and the other threads go on.
+    fn drop(&mut self) {
+        // While the interpreter ends there is none to let go of.
+        let _ended = Python::try_attach(|py| py.detach(|| self.store.close(Patience::default())));
+    }
+}
+
 impl CoreStore {
     /// The client's handle.
+    #[cfg(feature = "test-hooks")]
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -373,29 +418,26 @@ impl CoreStore {
         let started = Instant::now();
         let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
         let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(layouts.len());
-        {
-            let _pause = CollectorPause::new(py, layouts.len())?;
-            for (field, buffer) in layouts.into_iter().zip(output.batches) {
-                let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
-                let Some(lengths) = field.lengths else {
-                    objects.push(values);
-                    continue;
-                };
-                let (least, most) = (
-                    lengths.iter().min().copied().unwrap_or(0),
-                    lengths.iter().max().copied().unwrap_or(0),
-                );
-                let offsets = match offsets_of.get(&lengths) {
-                    Some(offsets) => offsets.clone(),
-                    None => {
-                        let offsets = wrapper.words(offsets_from(&lengths))?;
-                        offsets_of.insert(lengths, offsets.clone());
-                        offsets
-                    }
-                };
-                let parts = (values, offsets, least, most).into_pyobject(py)?;
-                objects.push(parts.cast_into::<PyTuple>()?.into_any());
-            }
+        for (field, buffer) in layouts.into_iter().zip(output.batches) {
+            let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
+            let Some(lengths) = field.lengths else {
+                objects.push(values);
+                continue;
+            };
+            let (least, most) = (
+                lengths.iter().min().copied().unwrap_or(0),
+                lengths.iter().max().copied().unwrap_or(0),
+            );
+            let offsets = match offsets_of.get(&lengths) {
+                Some(offsets) => offsets.clone(),
+                None => {
+                    let offsets = wrapper.words(offsets_from(&lengths))?;
+                    offsets_of.insert(lengths, offsets.clone());
+                    offsets
+                }
+            };
+            let parts = (values, offsets, least, most).into_pyobject(py)?;
+            objects.push(parts.cast_into::<PyTuple>()?.into_any());
         }
         self.store.count_wrap(started.elapsed());
         PyList::new(py, objects)
@@ -403,13 +445,19 @@ impl CoreStore {
 }
 
 /// How a put goes; None: the fast way.
-fn route_of(py: Python<'_>, delivery: Option<&str>) -> PyResult<Route> {
-    match delivery {
-        None | Some("auto") => Ok(Route::Staged),
-        Some("register-per-call") => Ok(Route::RegisterPerCall),
-        Some(other) => {
-            let message = format!("delivery of a put is {other:?}; allowed are \"auto\" and \"register-per-call\"");
-            Err(config_error(py, &message))
+fn route_of(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<Route> {
+    let Some(delivery) = delivery else {
+        return Ok(Route::Staged);
+    };
+    match delivery.extract::<String>().as_deref() {
+        Ok("auto") => Ok(Route::Staged),
+        Ok("register-per-call") => Ok(Route::RegisterPerCall),
+        _ => {
+            let message = format!(
+                "delivery of a put is {:?}; allowed are \"auto\" and \"register-per-call\"",
+                shown(delivery)
+            );
+            Err(config_error(delivery.py(), &message))
         }
     }
 }

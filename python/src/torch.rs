@@ -2,12 +2,13 @@
 use crate::{
     dlpack::{self, DLDataType, Export, Owner},
     dtype::index_of,
-    error::IntoPython,
     exchange::Exchange,
-    imported::is_imported,
+    imported::{is_imported, not_imported},
     shape::{self, Dims},
-    store::CoreStore,
+    test_hooks::Switch,
 };
+#[cfg(feature = "test-hooks")]
+use crate::{error::IntoPython, store::CoreStore};
 use pyo3::{
     exceptions::PyImportError,
     intern,
@@ -15,13 +16,12 @@ use pyo3::{
     sync::PyOnceLock,
     types::{PyDict, PyTuple},
 };
-use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlease::{Buffer, DType, TensorSpec};
 use tensorlease_memory::Region;
 
 static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
-/// For tests: tensors go in as capsules, as with a torch that has no exchange interface.
-static CAPSULES_ONLY: AtomicBool = AtomicBool::new(false);
+/// Tensors go in as capsules, as with a torch that has no exchange interface.
+static CAPSULES_ONLY: Switch = Switch::off();
 
 /// How tensors of one dtype get into torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
     let torch = TORCH.get_or_try_init(py, || match Torch::load(py) {
         Ok(torch) => Ok(Some(torch)),
         Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(not_imported(py, "torch", error)),
     })?;
     Ok(torch.as_ref())
 }
@@ -65,12 +65,14 @@ pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
 }
 
 /// For tests: tensors go into torch as capsules (true) or the fastest way (false).
+#[cfg(feature = "test-hooks")]
 #[pyfunction]
 pub(crate) fn import_as_capsules(only: bool) {
-    CAPSULES_ONLY.store(only, Ordering::Relaxed);
+    CAPSULES_ONLY.set(only);
 }
 
 /// For tests: a tensor in the arena of a dtype that torch refuses, to see that its memory comes back.
+#[cfg(feature = "test-hooks")]
 #[pyfunction]
 pub(crate) fn import_what_torch_refuses<'py>(
     py: Python<'py>,
@@ -78,7 +80,8 @@ pub(crate) fn import_what_torch_refuses<'py>(
     as_capsule: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let torch = installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
-    let buffer = store.store().empty(4096).map_err(|error| error.into_python(py))?;
+    let buffer = py.detach(|| store.store().empty(4096, tensorlease::Patience::default()));
+    let buffer = buffer.map_err(|error| error.into_python(py))?;
     let unknown = DLDataType {
         code: 200,
         bits: 8,
@@ -193,7 +196,7 @@ impl Torch {
 
     fn import_by<'py>(&self, py: Python<'py>, way: Way, export: Export) -> PyResult<Bound<'py, PyAny>> {
         if let (Way::Exchange, Some(exchange)) = (way, &self.exchange)
-            && !CAPSULES_ONLY.load(Ordering::Relaxed)
+            && !CAPSULES_ONLY.is_on()
         {
             return exchange.import(py, export);
         }

@@ -1,8 +1,7 @@
-# One stub per Rust file that shows something to Python; this one lists them.
+# One stub per Rust file that shows something to Python; this one lists them. What only tests call (`_core._tests`) has none.
 from tensorlease._core_buffer import InPlace as InPlace
 from tensorlease._core_buffer import Lease as Lease
-from tensorlease._core_conformance import conformance_checks as conformance_checks
-from tensorlease._core_conformance import run_conformance_check as run_conformance_check
+from tensorlease._core_buffer import live_views as live_views
 from tensorlease._core_dtype import dtype_names as dtype_names
 from tensorlease._core_host import HostDaemon as HostDaemon
 from tensorlease._core_host import host_holder as host_holder
@@ -11,14 +10,14 @@ from tensorlease._core_host import host_make_folder as host_make_folder
 from tensorlease._core_host import host_report as host_report
 from tensorlease._core_host import host_silent_seconds as host_silent_seconds
 from tensorlease._core_host import host_socket as host_socket
+from tensorlease._core_keys import listed as listed
 from tensorlease._core_logging import log_records_dropped as log_records_dropped
 from tensorlease._core_logging import set_log_level as set_log_level
-from tensorlease._core_numpy import arrays_by_call as arrays_by_call
 from tensorlease._core_options import parse_bytes as parse_bytes
 from tensorlease._core_patience import Interrupt as Interrupt
 from tensorlease._core_store import CoreStore as CoreStore
-from tensorlease._core_torch import import_as_capsules as import_as_capsules
-from tensorlease._core_torch import import_what_torch_refuses as import_what_torch_refuses
+from tensorlease._core_tree import count_extensions as count_extensions
+from tensorlease._core_tree import levels_max as levels_max
 
 __all__ = [
     "CoreStore",
@@ -26,8 +25,7 @@ __all__ = [
     "InPlace",
     "Interrupt",
     "Lease",
-    "arrays_by_call",
-    "conformance_checks",
+    "count_extensions",
     "dtype_names",
     "host_holder",
     "host_listens",
@@ -35,10 +33,10 @@ __all__ = [
     "host_report",
     "host_silent_seconds",
     "host_socket",
-    "import_as_capsules",
-    "import_what_torch_refuses",
+    "levels_max",
+    "listed",
+    "live_views",
     "log_records_dropped",
     "parse_bytes",
-    "run_conformance_check",
     "set_log_level",
 ]

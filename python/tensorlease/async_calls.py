@@ -10,8 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from tensorlease._core import Interrupt
-from tensorlease.errors import Closed
+from tensorlease._core import CoreStore, Interrupt
+from tensorlease.errors import Closed, Interrupted
+from tensorlease.key_watch import KeyWatch
 
 _Result = TypeVar("_Result")
 
@@ -20,9 +21,10 @@ THREADS_MAX = 32
 
 
 class AsyncCalls:
-    """Runs calls in at most `2 * readers` threads; a cancelled task ends its call."""
+    """Runs calls in at most `2 * readers` threads; a cancelled task ends its call. Waits for keys hold none of them."""
 
-    def __init__(self, readers: int) -> None:
+    def __init__(self, readers: int, core: CoreStore) -> None:
+        self.keys = KeyWatch(core)
         self._threads_max = min(max(2 * readers, 4), THREADS_MAX)
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
@@ -35,14 +37,19 @@ class AsyncCalls:
         """Awaits `call`, which ends early when its interrupt is set."""
         interrupt = Interrupt()
         future = self._submit(call, interrupt)
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task else 0
         try:
             return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Interrupted) as error:
             interrupt.set()
+            # A task that is cancelled stays so, whatever else has ended the call.
+            if self._stopped and (task is None or task.cancelling() <= cancelled_before):
+                raise Closed("the store was closed while this call was waiting or running; open a new one") from error
             raise
 
     def stop(self) -> None:
-        """Ends running calls; new ones are refused."""
+        """Ends waiting and running calls as `Closed`; new ones are refused."""
         if os.getpid() != self._process:
             # The threads, and whoever held the lock, are in the parent.
             return
@@ -52,6 +59,7 @@ class AsyncCalls:
             executor, self._executor = self._executor, None
         for interrupt in running:
             interrupt.set()
+        self.keys.stop()
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
 

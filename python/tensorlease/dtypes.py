@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from tensorlease._core import dtype_names
-from tensorlease.errors import ConfigError
+from tensorlease.errors import ConfigError, shown
 
 _NAMES = frozenset(dtype_names())
 
@@ -20,13 +20,17 @@ def resolve(dtype: Any, name: str) -> tuple[str, str]:
         return _known(str(dtype).removeprefix("torch."), dtype, name), "torch"
     numpy = sys.modules.get("numpy")
     if numpy is not None and (isinstance(dtype, numpy.dtype) or _is_scalar_type(numpy, dtype)):
-        as_dtype = numpy.dtype(dtype)
+        try:
+            as_dtype = numpy.dtype(dtype)
+        except TypeError:
+            # numpy.floating and its like stand for many.
+            raise ConfigError(f"dtype of {name} is {shown(dtype)}, which is no one dtype; {_ALLOWED}") from None
         if not as_dtype.isnative:
             raise ConfigError(
                 f"dtype of {name} is {as_dtype!r}, in the byte order of other machines; use {as_dtype.newbyteorder('=')!r}"
             )
         return _known(as_dtype.name, dtype, name), "numpy"
-    raise ConfigError(f"dtype of {name} is {dtype!r}; {_ALLOWED}")
+    raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
 
 
 def numpy_dtype(name: str) -> Any:
@@ -58,7 +62,7 @@ _ALLOWED = (
 def _known(text: str, dtype: Any, name: str) -> str:
     if text in _NAMES:
         return text
-    raise ConfigError(f"dtype of {name} is {dtype!r}; {_ALLOWED}")
+    raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
 
 
 def _is_scalar_type(numpy: Any, dtype: Any) -> bool:

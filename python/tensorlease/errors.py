@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+#: Of an argument, in a message.
+SHOWN_CHARACTERS = 200
+
 
 class KeyFailure(NamedTuple):
     """One key that failed."""
@@ -56,6 +59,14 @@ class ArenaExhausted(Error, MemoryError):
         self.held = held
 
 
+class OutOfMemory(Error, MemoryError):
+    """This process got no memory for the objects of a value, which lie outside the arena; nothing is wrong with the value."""
+
+
+class OutOfStack(Error, RecursionError):
+    """The call was made from so deep in the program that Python's recursion limit ended it; nothing is wrong with the value."""
+
+
 class StoreFull(Error, MemoryError):
     """The engine has no room for the values."""
 
@@ -90,3 +101,13 @@ class ConfigError(Error, ValueError):
 
 class CodecError(Error, ValueError):
     """The bytes under a key are no value that this version can read."""
+
+
+def shown(value: object) -> str:
+    """An argument as messages show it: cut where it is long, and only its type where it can't be shown."""
+    try:
+        text = repr(value)
+    # Whatever the object's own code raises; an int of too many digits, too.
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -1,4 +1,4 @@
-"""One warning per process about what a fork costs while memory is pinned."""
+"""Warnings about what a fork of this process costs, or takes from the child; each once per process."""
 
 from __future__ import annotations
 
@@ -7,33 +7,63 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
+from tensorlease._core import live_views
+
 if TYPE_CHECKING:
     from tensorlease.store import Store
 
 _logger = logging.getLogger("tensorlease")
-_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+#: Stores whose arena a child inherits, and those whose arena it does not have.
+_inherited: weakref.WeakSet[Store] = weakref.WeakSet()
+_excluded: weakref.WeakSet[Store] = weakref.WeakSet()
 _process = os.getpid()
-_warned = False
+_warned: set[str] = set()
 
 
-def watch(store: Store) -> None:
-    """Counts the store's pinned memory when this process forks."""
+def watch(store: Store, *, excluded: bool) -> None:
+    """Counts what the store holds when this process forks.
+
+    :param excluded: a child does not have the memory of its tensors
+    """
     global _process
     if _process != os.getpid():
         # What was inherited belongs to the parent, and must not be touched here.
-        _stores.clear()
+        _inherited.clear()
+        _excluded.clear()
         _process = os.getpid()
-    _stores.add(store)
+    (_excluded if excluded else _inherited).add(store)
 
 
 def _before_fork() -> None:
-    """The kernel copies pinned private pages at fork: for 512 MiB 0.1 to 0.9 s and as much memory were measured on a 2-core machine."""
-    global _warned
-    if _warned or _process != os.getpid():
+    if _process != os.getpid():
         return
-    pinned = sum(int(store.stats()["pinned_bytes"]) for store in list(_stores) if not store.closed)
+    _warn_of_missing_memory()
+    _warn_of_pinned_memory()
+
+
+def _warn_of_missing_memory() -> None:
+    if "missing" in _warned:
+        return
+    leased = sum(int(store.stats()["leased_bytes"]) for store in list(_excluded))
+    views = live_views()
+    if leased or views:
+        _warned.add("missing")
+        _logger.warning(
+            "fork while tensors of %d bytes are leased and %d values are viewed whose memory the child does not have: it ends by SIGSEGV where it "
+            'touches one. Start processes that read them by "spawn" (a torch DataLoader: multiprocessing_context="spawn"), or give them copies '
+            "(this warning is given once)",
+            leased,
+            views,
+        )
+
+
+def _warn_of_pinned_memory() -> None:
+    """The kernel copies pinned private pages at fork: for 512 MiB 0.1 to 0.9 s and as much memory were measured on a 2-core machine."""
+    if "pinned" in _warned:
+        return
+    pinned = sum(int(store.stats()["pinned_bytes"]) for store in list(_inherited) if not store.closed)
     if pinned:
-        _warned = True
+        _warned.add("pinned")
         _logger.warning(
             "fork while %d bytes are pinned: the kernel copies them into the child, which takes time and memory; "
             'start processes by "spawn", or open the store with fork="exclude" (this warning is given once)',

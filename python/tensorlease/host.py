@@ -46,7 +46,9 @@ START_PAUSE = 0.01
 TURN_PAUSE = 0.05
 #: What holds the objects where nobody says: the daemon itself.
 OWN_STORE = "embedded://"
-#: Exit status of a daemon whose engine did not close.
+#: Last words of a daemon, and of one whose engine has not closed in time, with the exit status of that.
+ENDED = "tensorlease: the daemon has ended"
+HANGS = "tensorlease: the daemon has ended, and its engine has not closed: a call on it hangs, or whom it asks (Mooncake's master) does not answer"
 EXIT_HANGS = 1
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
@@ -135,15 +137,22 @@ def _start(socket: str, until: float) -> None:
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
         unwritable = _why_unwritable(output)
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
-        process = _Started(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            start_new_session=True,
-            env=_environment(),
-        )
+        try:
+            process = _Started(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                env=_environment(),
+            )
+        # Python is embedded in another program, was moved, or no process may be started.
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the host's daemon can't be started with sys.executable, {sys.executable!r} ({error.strerror}); "
+                f"start it yourself: tensorlease serve --socket {socket}"
+            ) from error
     _started.append((socket, process))
     try:
         while not host_listens(socket):
@@ -210,12 +219,8 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
             while not told and not daemon.wait(SIGNAL_SECONDS):
                 pass
         finally:
-            daemon.stop()
-    if not daemon.has_closed():
-        output.say("tensorlease: the daemon has ended, and a call on its engine hangs")
-        # No call on an engine can be interrupted; Python would wait here for one that needs it.
-        os._exit(EXIT_HANGS)
-    output.say("tensorlease: the daemon has ended")
+            daemon.stop_or_exit(EXIT_HANGS, HANGS)
+    output.say(ENDED)
 
 
 def _raise_limits() -> None:

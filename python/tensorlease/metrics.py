@@ -63,6 +63,7 @@ GROWING = {
     "loans": "Leases of the engine's own pool (pool=store).",
     "overflow_loans": "Loans that the engine allocated and registered on their own.",
     "fallback_reads": "Values not delivered the way that was asked.",
+    "fallback_host_full": "Fallbacks: the host's daemon had no memory for another slab.",
     "fallback_budget": "Fallbacks: the budget was used up.",
     "fallback_too_large": "Fallbacks: larger than the budget can ever hold.",
     "fallback_slab_not_registered": "Fallbacks: the engine refused to register a slab.",

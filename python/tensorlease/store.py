@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tensorlease import fork_warning, host
-from tensorlease._core import CoreStore, Interrupt, log_records_dropped, parse_bytes, set_log_level
+from tensorlease._core import CoreStore, Interrupt, listed, log_records_dropped, parse_bytes, set_log_level
 from tensorlease.async_calls import AsyncCalls
-from tensorlease.errors import Closed, ConfigError, EngineUnavailable
+from tensorlease.errors import Closed, ConfigError, EngineUnavailable, shown
 
 #: Environment variable with the URL of stores that name none.
 URL_VARIABLE = "TENSORLEASE_URL"
@@ -28,9 +26,10 @@ EXIT_SECONDS = 4.0
 #: How long `close` waits for a store's running calls.
 CLOSE_SECONDS = 10.0
 
-#: Pauses of `await_keys` between two looks, seconds; doubled up to the longest.
-AWAIT_PAUSE_FIRST = 0.001
-AWAIT_PAUSE_LONGEST = 0.02
+#: Of a size that is given as text.
+SIZE_CHARACTERS_MAX = 100
+#: Longer times are as good as this one.
+SECONDS_MAX = 1e12
 
 _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
@@ -50,7 +49,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
     quarantine_bytes: int | str | None = None,
     batch_keys: int = 400,
     retries: int = 3,
-    fork: str = "inherit",
+    fork: str | None = None,
     call_timeout: float = 600.0,
 ) -> Store:
     """Opens a store.
@@ -61,19 +60,23 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         processes of this user on this host share, whose daemon is started where none runs. ``host:///PATH`` is the daemon at that socket, and is never
         started; ``embedded://`` is private to this ``open``
     :param max_bytes: bound of the arena, the memory that reads land in; checked against the memory there is
-    :param readers: threads that run transfers, 1 to 256; no more run than the engine gains from: 4, on all there are
+    :param readers: threads that run transfers, 1 to 256. No more run than the engine gains from: 4, and on ``embedded://`` and ``host://`` no more
+        than there are cores; the log line at open says how many
     :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
         ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
     :param strict: True: a call that can't go the way it was asked to is a ``FallbackError`` that names the reason
     :param namespace: prefix of all keys, which ends with ``/`` (one is added if need be); ``clear`` empties it alone, with those inside it
     :param prewarm: bytes of the arena that are made at once and not by the first reads; at most ``max_bytes``
-    :param bounce_bytes: part of the arena kept for copied reads and for writing; default an eighth, at least 8 MiB, at most half
+    :param bounce_bytes: part of ``max_bytes`` kept for copied reads and for writing, which tensors can't lease; default an eighth, at least 8 MiB,
+        at most half
     :param copy_cache_bytes: bound of the recycled memory that copies land in, beside ``max_bytes``; default half of ``max_bytes``
     :param quarantine_bytes: most bytes set aside because a failed transfer may still write them; default ``max_bytes``
     :param batch_keys: keys of one batch where the released TransferQueue client's way is followed: ``register-per-call``, and
         ``mooncake://...?pool=store``
     :param retries: tries after the first, for faults that pass
-    :param fork: what a forked child sees of the arena: ``"inherit"`` or ``"exclude"``
+    :param fork: what a forked child sees of the arena: ``"inherit"`` (its tensors stay readable there) or ``"exclude"`` (a child that touches them
+        ends by SIGSEGV). None: ``"exclude"`` on ``host://``, whose memory is shared with other processes, and which refuses ``"inherit"``;
+        ``"inherit"`` elsewhere. Start a torch ``DataLoader`` whose workers read such tensors with ``multiprocessing_context="spawn"``
     :param call_timeout: seconds after which a call without a ``timeout`` of its own ends; more than 0
     :raises ConfigError: the URL or an option is wrong, or asks for more than the machine has; the message names it
     :raises EngineUnavailable: the engine did not open, or did not register the first memory (locked memory too low, io_uring refused)
@@ -90,7 +93,7 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
         "quarantine_bytes": None if quarantine_bytes is None else _size(quarantine_bytes, "quarantine_bytes"),
         "batch_keys": _count(batch_keys, "batch_keys"),
         "retries": _count(retries, "retries"),
-        "fork": _text(fork, "fork"),
+        "fork": None if fork is None else _text(fork, "fork"),
         "call_timeout": _seconds(call_timeout, "call_timeout"),
     }
     if url is None:
@@ -118,9 +121,8 @@ class Store:
         self._url = url
         self._settings = settings
         self._core = _opened(url, settings)
-        self._async_calls = AsyncCalls(settings["readers"])
-        if settings["fork"] == "inherit":
-            fork_warning.watch(self)
+        self._async_calls = AsyncCalls(settings["readers"], self._core)
+        fork_warning.watch(self, excluded=settings["fork"] == "exclude" or self._url.startswith("host:"))
         # Also closes at the end of the interpreter, and when the last reference goes.
         self._finalizer = weakref.finalize(self, _finish, self._core, self._async_calls)
 
@@ -162,6 +164,7 @@ class Store:
         :param shape: a tuple, list, ``torch.Size`` or int
         :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
         :raises ArenaExhausted: the budget has no such block now; there is no other way to make one
+        :raises Timeout: the arena had to grow for it, and has not within ``call_timeout``
         """
         return self._core.empty(shape, dtype)
 
@@ -199,10 +202,11 @@ class Store:
         :raises TransferError: the engine failed after the retries; ``failures`` says why for each key
         :raises FallbackError: with ``strict``, a value can't be delivered the way that was asked
         :raises CodecError: the bytes of a value that is no tensor are damaged
+        :raises OutOfMemory: this process has no memory left for the objects of a value that is no tensor
         """
         if _flag(view, "view"):
             if delivery is not None:
-                raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={delivery!r}")
+                raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={shown(delivery)}")
             return self._core.view(
                 keys, shapes, dtypes, custom_backend_meta, timeout=timeout, allow_pickle=allow_pickle, interrupt=None
             )
@@ -260,7 +264,7 @@ class Store:
         :param direct: transfers write straight into the caller's memory, which may then still change after a ``Timeout``
         :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError: as ``get``
         """
-        tensors = list(tensors)
+        tensors = listed(tensors, "tensors")
         with _marking_written(tensors):
             self._core.get_into(keys, tensors, direct=direct, timeout=timeout, interrupt=None)
 
@@ -383,7 +387,7 @@ class Store:
         self, keys: Iterable[str], tensors: Iterable[Any], *, direct: bool = False, timeout: float | None = None
     ) -> None:
         """``get_into`` for asyncio."""
-        destinations = list(tensors)
+        destinations = listed(tensors, "tensors")
         with _marking_written(destinations):
             await self._run(
                 lambda interrupt: self._core.get_into(
@@ -392,33 +396,15 @@ class Store:
             )
 
     async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
-        """``wait`` for asyncio. It holds no thread while it waits, so any number of tasks may wait at a time.
+        """``wait`` for asyncio. It holds no thread while it waits, so any number of tasks may wait at a time: one thread of the store looks for the
+        keys of all of them at once.
 
-        :raises Timeout: names the keys that are not there
+        :param timeout: seconds; 0: looks once
+        :raises Timeout: at least one key was not there in time; the message and ``failures`` name those that were missing
+        :raises Closed: also when the store is closed meanwhile
         """
-        # Refuses what is no list of keys or no timeout, as `wait` does; the engine is asked off the loop.
-        keys = keys if isinstance(keys, str | bytes | bytearray | dict) else list(keys)
-        await self._run(lambda interrupt: self._core.contains(keys, timeout=timeout, interrupt=interrupt))
-        missing = list(keys)
-        until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else timeout)
-        pause = AWAIT_PAUSE_FIRST
-        while missing:
-            left = max(until - time.monotonic(), 0.0)
-            if left == 0:
-                # Says which keys are not there.
-                await self._run(partial(self._wait_now, missing))
-                return
-            there = await self._run(partial(self._contains_now, missing, left))
-            missing = [key for key, found in zip(missing, there, strict=True) if not found]
-            if missing:
-                await asyncio.sleep(min(pause, left))
-                pause = min(2 * pause, AWAIT_PAUSE_LONGEST)
-
-    def _contains_now(self, keys: list[str], timeout: float, interrupt: Interrupt) -> list[bool]:
-        return self._core.contains(keys, timeout=timeout, interrupt=interrupt)
-
-    def _wait_now(self, keys: list[str], interrupt: Interrupt) -> None:
-        self._core.wait(keys, timeout=0.0, interrupt=interrupt)
+        checked, seconds = self._core.check_wait(keys, timeout=timeout)
+        await self._async_calls.keys.wait(checked, seconds)
 
     async def aremove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
         """``remove`` for asyncio."""
@@ -490,8 +476,14 @@ class Store:
 
 
 def warm_up_jagged() -> None:
-    """Makes torch import what its first nested tensor needs, which takes 0.5 to 2 seconds: at a time of your choice, not in the first batch."""
-    import torch
+    """Makes torch import what its first nested tensor needs, which takes 0.5 to 2 seconds: at a time of your choice, not in the first batch.
+
+    :raises ConfigError: torch is not installed
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError("jagged tensors are torch's; install torch") from error
 
     from tensorlease.torch_values import jagged
 
@@ -531,11 +523,13 @@ def _close(core: CoreStore, async_calls: AsyncCalls, timeout: float) -> None:
 
 
 def _field(name: str, field: Any) -> tuple[str, Any, Any, Any]:
-    try:
-        keys, shape, dtype = field
-    except (TypeError, ValueError):
-        raise ConfigError(f"field {name!r} is {field!r:.80}; give (keys, shape, dtype)") from None
-    return (f" of field {name!r}" if name else "", keys, shape, dtype)
+    # What else can be unpacked has no order, or yields its parts by accident.
+    if not isinstance(field, tuple | list) or len(field) != 3:
+        raise ConfigError(f"field {shown(name)} is {shown(field)}; give (keys, shape, dtype)")
+    keys, shape, dtype = field
+    # `get_batch` has the one field without a name.
+    about = "" if isinstance(name, str) and not name else f" of field {shown(name)}"
+    return about, keys, shape, dtype
 
 
 def _jagged(parts: tuple[Any, Any, int, int]) -> Any:
@@ -568,30 +562,32 @@ def _mark_written(tensors: list[Any]) -> None:
 def _flag(value: Any, argument: str) -> bool:
     if isinstance(value, bool):
         return value
-    raise ConfigError(f"{argument} is {value!r}; give True or False")
+    raise ConfigError(f"{argument} is {shown(value)}; give True or False")
 
 
 def _size(value: Any, argument: str) -> int:
-    if isinstance(value, str):
-        return parse_bytes(value, argument)
+    # What is longer is no size, and would be shown whole.
+    if isinstance(value, str) and len(value) <= SIZE_CHARACTERS_MAX:
+        return parse_bytes(_text(value, argument), argument)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
         return value
-    raise ConfigError(f'{argument} is {value!r}; give bytes as an int of at least 0, or text such as "64MiB"')
+    raise ConfigError(f'{argument} is {shown(value)}; give bytes as an int of at least 0, or text such as "64MiB"')
 
 
 def _count(value: Any, argument: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
         return value
-    raise ConfigError(f"{argument} is {value!r}; give an int of at least 0")
+    raise ConfigError(f"{argument} is {shown(value)}; give an int of at least 0")
 
 
 def _seconds(value: Any, argument: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise ConfigError(f"{argument} is {value!r}; give seconds")
+        # An int may be larger than any float.
+        return float(min(value, SECONDS_MAX))
+    raise ConfigError(f"{argument} is {shown(value)}; give seconds")
 
 
 def _text(value: Any, argument: str) -> str:
     if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return value
-    raise ConfigError(f"{argument} is {value!r}; give a str that UTF-8 can hold")
+    raise ConfigError(f"{argument} is {shown(value)}; give a str that UTF-8 can hold")

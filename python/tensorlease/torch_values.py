@@ -24,6 +24,11 @@ def prepare(tensor: Any, name: str) -> Any:
 
 
 def _prepare(tensor: Any, name: str) -> Any:
+    if _is_a("DTensor", tensor):
+        raise ConfigError(
+            f"{name} is a DTensor, a part of a tensor that is spread over processes; put tensor.to_local() for this process's part, or "
+            "tensor.full_tensor() for the whole"
+        )
     if tensor.is_nested:
         raise ConfigError(f"{name} is a nested tensor; put its rows under a key each: put(keys, list(tensor.unbind()))")
     if tensor.layout is not torch.strided:
@@ -35,7 +40,7 @@ def _prepare(tensor: Any, name: str) -> Any:
         raise ConfigError(
             f"{name} is a quantized tensor; put tensor.int_repr() and keep scale and zero point beside it, or tensor.dequantize()"
         )
-    if _is_fake(tensor):
+    if _is_a("FakeTensor", tensor):
         raise ConfigError(f"{name} is a fake tensor, which has no values; put a real one")
     if tensor.device.type == "meta":
         raise ConfigError(
@@ -97,9 +102,9 @@ def written(tensors: list[Any]) -> None:
     torch.autograd.graph.increment_version(changed)
 
 
-def _is_fake(tensor: Any) -> bool:
+def _is_a(name: str, tensor: Any) -> bool:
     # By name: importing the class costs a second where it has not been used.
-    return any(kind.__name__ == "FakeTensor" for kind in type(tensor).__mro__)
+    return any(kind.__name__ == name for kind in type(tensor).__mro__)
 
 
 def _as_plain(tensor: Any) -> Any:

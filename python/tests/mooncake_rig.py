@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,6 +75,14 @@ def counted(store: tl.Store) -> Iterator[dict[str, float]]:
         yield gained
     finally:
         gained.update({name: value - before[name] for name, value in store.stats().items()})
+
+
+def allocated_bytes(master: Master) -> int:
+    """Of all segments, as the master counts them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{master.metrics_port}/metrics") as answer:
+        found = re.search(r"^master_allocated_bytes (\d+)", answer.read().decode(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -138,7 +138,7 @@ async def test_closing_ends_async_calls_and_refuses_new_ones() -> None:
     await asyncio.sleep(0.05)
     started = time.monotonic()
     await asyncio.to_thread(store.close)
-    with pytest.raises((tl.Interrupted, tl.Closed, asyncio.CancelledError)):
+    with pytest.raises(tl.Closed):
         await waiting
     assert time.monotonic() - started < 3
     with pytest.raises(tl.Closed):
@@ -181,3 +181,43 @@ async def test_keys_that_do_not_come_are_named(store: tl.Store) -> None:
         await store.await_keys("never", timeout=0.05)
     with pytest.raises(tl.ConfigError):
         await store.await_keys(["never"], timeout=-1)
+
+
+async def test_closing_ends_every_waiting_call_as_closed() -> None:
+    store = tl.open("embedded://?capacity=64MiB&faults=slow:200ms", max_bytes="64MiB", readers=1)
+    store.put(["a"], [torch.zeros(100_000)])
+    # More than have a thread: some run, the others wait for one.
+    calls = [store.aget(["a"]) for _ in range(6)]
+    calls += [store.aput([str(index)], [torch.zeros(100_000)]) for index in range(6)]
+    calls += [store.await_keys([f"never{index}"], 50) for index in range(6)]
+    tasks = [asyncio.create_task(call) for call in calls]
+    await asyncio.sleep(0.1)
+    await asyncio.to_thread(store.close)
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in ended] == [tl.Closed] * len(tasks)
+    assert not any(task.cancelled() for task in tasks)
+
+
+async def test_a_task_that_is_cancelled_stays_so_also_while_its_store_closes() -> None:
+    store = tl.open("embedded://?capacity=64MiB&faults=slow:200ms", max_bytes="64MiB", readers=1)
+    store.put(["a"], [torch.zeros(100_000)])
+
+    async def under_a_timeout() -> None:
+        async with asyncio.timeout(0.05):
+            await store.aget(["a"])
+
+    tasks = [asyncio.create_task(store.aget(["a"])) for _ in range(8)]
+    tasks += [asyncio.create_task(store.await_keys(["never"], 50)) for _ in range(2)]
+    timed = [asyncio.create_task(under_a_timeout()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+    closing = asyncio.create_task(asyncio.to_thread(store.close))
+    await asyncio.wait(tasks)
+    assert all(task.cancelled() for task in tasks)
+    assert [type(error) for error in await asyncio.gather(*timed, return_exceptions=True)] in (
+        [TimeoutError] * 2,
+        # The close was first.
+        [tl.Closed] * 2,
+    )
+    await closing

@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from host_rig import place, served
+
 import tensorlease as tl
 from tensorlease.bench import alternation, machine, opening, writes
 from tensorlease.bench.command import MODE_NAMES, WRITE_MODE_NAMES
@@ -231,6 +233,34 @@ def test_what_can_not_run_is_told_at_once(
     error = capsys.readouterr().err
     assert error.startswith("tensorlease: ")
     assert message in error
+
+
+@pytest.mark.usefixtures("small_yardstick")
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_benchmark_in_a_hosts_store_meets_nothing_there_and_leaves_nothing(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if interrupted:
+        monkeypatch.setattr(alternation, "warm_then_timed", interrupt)
+    with place() as folder, served(folder / "bench.sock") as daemon, tl.open(daemon.url, max_bytes="16MiB") as store:
+        store.put(["8x256KiB/0"], ["somebody's"])
+        command = ["bench", "reads", "--engine", daemon.url, "--shapes", "8x256KiB", "--modes", "leased", "--reps", "1"]
+        assert main(command) == (130 if interrupted else 0)
+        assert store.get(["8x256KiB/0"], [None], [None]) == ["somebody's"]
+        assert daemon.report()["objects"] == 1
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("small_yardstick")
+def test_what_a_mode_brings_about_on_purpose_is_a_column_and_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "reads", "--shapes", "64x1MiB", "--modes", "leased,loop", "--reps", "1"]) == 0
+    told = capfd.readouterr()
+    assert told.err == ""
+    assert "fallbacks" in told.out
+    assert "store-pool" not in told.out, "the legend tells of columns that are there"
 
 
 def test_pairs_reports_the_median_of_the_ratios(tmp_path: Path) -> None:

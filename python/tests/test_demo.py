@@ -16,6 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from host_rig import place, served
+
 import tensorlease as tl
 from tensorlease import host
 from tensorlease.bench.column import WrongContents
@@ -195,6 +197,14 @@ def test_the_whole_story_in_small(engine: str, tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "new" / "folder" / "deliveries.png").read_bytes().startswith(b"\x89PNG")
     assert os.environ.get("XDG_RUNTIME_DIR") == place, "the user's own place is what it was"
     assert all(process.poll() is not None for _, process in host._started), "its daemon has ended"
+
+
+def test_a_demo_in_a_hosts_store_leaves_nothing_there(tmp_path: Path) -> None:
+    with place() as folder, served(folder / "demo.sock") as daemon:
+        with tl.open(daemon.url, max_bytes="16MiB") as store:
+            store.put([sample_key(0, 0, FIELDS[0])], ["somebody's"])
+        assert main(["demo", "--steps", "2", "--samples", "16", "--out", str(tmp_path), "--engine", daemon.url]) == 0
+        assert daemon.report()["objects"] == 1
 
 
 def processes_with(setting: str) -> list[str]:

@@ -22,7 +22,7 @@ from doctor_faults import (
     refused_io_uring,
     silent_listener,
 )
-from host_rig import place
+from host_rig import place, served
 from mooncake_rig import require_mooncake
 
 import tensorlease as tl
@@ -97,6 +97,31 @@ def test_without_a_url_the_hosts_store_is_looked_at_and_absent_hardware_is_no_pr
     subjects = [finding["subject"] for finding in found.report["findings"]]
     assert subjects[:6] == ["kernel", "memory", "memlock", "io_uring", "huge pages", "ibverbs"]
     assert found.of("store")["state"] == "ok"
+    assert str(folder / "tensorlease" / "host.sock") in found.of("socket")["message"]
+
+
+def test_a_daemon_that_does_not_run_at_a_path_is_the_first_line_and_the_fix_serves_there() -> None:
+    with place() as folder:
+        socket = folder / "job.sock"
+        url = f"host://{socket}"
+        done = subprocess.run(
+            [sys.executable, "-m", "tensorlease.cli", "doctor", url],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+        )
+        assert done.returncode == 1
+        problem, fix = done.stdout.splitlines()[1:3]
+        assert problem.split()[:2] == ["PROBLEM", "socket"]
+        assert str(socket) in problem
+        command = fix.strip().removeprefix("fix: tensorlease ").split("#")[0].split()
+        assert command == ["serve", "--socket", str(socket)]
+        assert done.stdout.count("PROBLEM") == 1
+        with served(socket):
+            found = doctor(url)
+    healthy(found)
+    assert found.of("socket")["state"] == "ok"
 
 
 def test_low_locked_memory_is_found_and_raising_it_helps() -> None:
@@ -142,8 +167,8 @@ def test_an_absent_master_is_found_and_the_advised_one_helps() -> None:
     port = free_port()
     url = f"mooncake://127.0.0.1:{port}?segment=64MiB"
     fix = said_what_is_wrong(doctor(url), "master", "Connection refused")
-    assert fix == f"mooncake_master -rpc_port={port}"
-    command = [*shlex.split(fix), f"-metrics_port={free_port()}", "-rpc_address=127.0.0.1"]
+    assert fix == f"mooncake_master -rpc_port={port} -metrics_port=0"
+    command = [*shlex.split(fix), "-rpc_address=127.0.0.1"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         try:
             wait_until(lambda: listens((HOST, port)), "the master listens")

@@ -273,9 +273,9 @@ def test_a_package_without_the_pool_that_the_url_asks_for_is_found(monkeypatch: 
 @pytest.mark.parametrize(
     ("listens", "host", "fix"),
     [
-        (False, "127.0.0.1", "mooncake_master -rpc_port=50051"),
-        (None, "127.0.0.1", "mooncake_master -rpc_port=50051"),
-        (False, "10.0.0.1", "mend the address, or on its machine: mooncake_master -rpc_port=50051"),
+        (False, "127.0.0.1", "mooncake_master -rpc_port=50051 -metrics_port=0"),
+        (None, "127.0.0.1", "mooncake_master -rpc_port=50051 -metrics_port=0"),
+        (False, "10.0.0.1", "mend the address, or on its machine: mooncake_master -rpc_port=50051 -metrics_port=0"),
         (True, "127.0.0.1", "ss -ltnp 'sport = :50051'  # "),
         (True, "10.0.0.1", "on its machine: ss -ltnp 'sport = :50051'  # "),
     ],

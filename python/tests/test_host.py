@@ -228,7 +228,7 @@ def test_a_full_host_is_an_error_or_a_wait_for_room(daemon: Served, store: tl.St
 
 def test_a_value_that_never_fits_is_refused_without_a_wait(daemon: Served, store: tl.Store) -> None:
     start = time.monotonic()
-    with pytest.raises(tl.TransferError, match="larger than the host's whole arena .* larger --max-bytes"):
+    with pytest.raises(tl.StoreFull, match="larger than the host's whole arena .* larger --max-bytes"):
         store.put(["a", "b"], [1, np.zeros(daemon.report()["capacity_bytes"] + 1, dtype=np.uint8)], timeout=30)
     assert time.monotonic() - start < 15
     assert store.contains(["a", "b"]) == [True, False]

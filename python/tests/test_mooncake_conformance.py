@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 from mooncake_rig import cluster
+from tensorlease._core._tests import conformance_checks, run_conformance_check
 
-from tensorlease._core import conformance_checks, run_conformance_check
 from tensorlease.mooncake_cluster import Master
 
 SEGMENT_BYTES = 64 << 20
 #: Checks that need an empty store of a known size, which only a segment of this process is.
-OF_A_FULL_STORE = {"a_full_store_keeps_working", "a_replace_that_does_not_fit_keeps_the_old_object"}
+OF_A_FULL_STORE = {
+    "a_full_store_keeps_working",
+    "a_replace_that_does_not_fit_keeps_the_old_object",
+    "replaces_by_another_size_give_the_memory_back",
+}
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ KIB, MIB = 1024, 1 << 20
 #: A transfer that fails after 30 s may still go on.
 LATE_SECONDS = 31.0
 TRANSFER_FAIL = -800
+LEASE_EXPIRED = -707
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +77,44 @@ def test_what_was_put_together_stays_while_a_call_that_was_given_up_may_read_it(
         assert [(failure.kind, failure.code) for failure in caught.value.failures] == [
             ("may_still_write", TRANSFER_FAIL)
         ]
+        # What it was put together from, and the memory in which it was.
+        assert store.stats()["quarantined_bytes"] >= 2 * MIB
         for number in range(20):
             store.put(["next"], [value(MIB, number)])
         [(address, sent)] = late
         assert still_at(address, len(sent)) == sent
+    assert store.stats()["quarantined_bytes"] == 0
+
+
+@pytest.mark.timeout(180)
+def test_memory_of_a_part_that_may_still_be_written_is_kept_also_where_it_does_not_unregister(master: Master) -> None:
+    import mooncake.store
+
+    class Late(mooncake.store.MooncakeDistributedStore):  # type: ignore[misc]
+        def batch_get_into(self, keys: list[str], *_arguments: object) -> Any:
+            """As a whole it takes too long, so that it is read in parts."""
+            return [LEASE_EXPIRED] * len(keys)
+
+        def get_into_ranges(self, *_arguments: object) -> Any:
+            time.sleep(LATE_SECONDS)
+            return [[[TRANSFER_FAIL]]]
+
+        def unregister_buffer(self, address: int) -> int:
+            assert super().unregister_buffer(address) == 0
+            raise RuntimeError("not unregistered")
+
+    with (
+        mock.patch.object(mooncake.store, "MooncakeDistributedStore", Late),
+        tl.open(master.url(), max_bytes="64MiB", retries=1) as store,
+    ):
+        store.put(["large"], [np.zeros(10 * MIB, np.uint8)])
+        with pytest.raises(tl.TransferError, match="not unregistered") as caught:
+            store.get(["large"], [(10 * MIB,)], [np.uint8])
+        assert {(failure.kind, failure.code) for failure in caught.value.failures} == {
+            ("may_still_write", TRANSFER_FAIL)
+        }
+        assert store.stats()["quarantined_bytes"] > 0
+        store.remove(["large"])
 
 
 def still_at(address: int, length: int) -> bytes | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from mooncake_rig import Running, cluster, counted, owned_cluster, paused, wait_until
+from mooncake_rig import Running, allocated_bytes, cluster, counted, owned_cluster, paused, wait_until
 from tensors import assert_same, filled
 
 import tensorlease as tl
@@ -82,6 +82,47 @@ def test_a_value_replaces_the_one_before_also_where_it_has_another_size(plain: t
         value = filled(shape)
         plain.put(["replaced"], [value])
         assert_same(plain.get(["replaced"], [shape], torch.float32)[0], value)
+
+
+@pytest.mark.parametrize("registers", [False, True])
+def test_replaces_by_another_size_do_not_fill_an_empty_cluster(registers: bool) -> None:
+    # Over a pool in use memory is registered, and objects of several pieces go another way.
+    options = {"pool": "store", "force": 1} if registers else {}
+    with (
+        cluster(segment="32MiB") as master,
+        tl.open(master.url(local_buffer="16MiB", **options), max_bytes="32MiB") as store,
+    ):
+        for number in range(100):
+            row = torch.full((MIB - 1000 * (number % 7),), number, dtype=torch.uint8)
+            store.put(["same", f"new {number}"], [row, torch.ones(2)])
+            store.put(["packed"], [{"row": row}])
+        assert_same(store.get(["same"], [tuple(row.shape)], torch.uint8)[0], row)
+        # Nothing else is there: all of it but the last values is free again.
+        assert store.remove(["same", "packed", *(f"new {number}" for number in range(100))]) == 102
+        assert allocated_bytes(master) == 0
+
+
+def test_a_replace_by_the_same_size_removes_nothing(running: tuple[Master, SegmentOwner], plain: tl.Store) -> None:
+    master, owner = running
+    plain.put(["steady"], [filled(ROW)])
+    with tl.open(master.url(local_buffer="16MiB"), max_bytes="32MiB") as writer:
+        with paused(owner):
+            writing = Running(lambda: writer.put(["steady"], [filled(ROW)]))
+            assert not writing.ended_within(REACHED_SECONDS)
+            # Being written, where a removed one would be missing.
+            with pytest.raises(tl.TransferError, match="being written"):
+                plain.get(["steady"], [ROW], torch.float32, timeout=10)
+        writing.result()
+
+
+def test_a_replace_that_finds_no_room_says_what_was_asked_and_what_is_gone() -> None:
+    with cluster(segment="32MiB") as master, tl.open(master.url(local_buffer="16MiB"), max_bytes="64MiB") as store:
+        store.put(["grows"], [torch.zeros(MIB)])
+        asked = 40 * MIB
+        with pytest.raises(tl.StoreFull, match=f"no room for {asked} bytes.*was removed first and is gone"):
+            store.put(["grows"], [torch.zeros(asked, dtype=torch.uint8)])
+        assert store.contains(["grows"]) == [False]
+        assert allocated_bytes(master) == 0
 
 
 # ---- a cluster without room --------------------------------------------------------------------------------------------------------
@@ -244,14 +285,24 @@ def test_clear_removes_exactly_the_keys_of_the_namespace(
     plain.remove(others)
 
 
-def test_a_value_of_zero_bytes_takes_the_old_one_away(plain: tl.Store) -> None:
-    plain.put(["replaced", "kept"], [filled(ROW), filled(ROW)])
-    plain.put(["replaced", "never there"], [torch.empty(0), torch.empty(0)])
-    assert plain.contains(["replaced", "kept", "never there"]) == [False, True, False]
-    with pytest.raises(tl.KeyNotFound):
-        plain.get(["replaced"], [ROW], torch.float32)
-    assert plain.get(["replaced"], [(0,)], torch.float32)[0].shape == (0,)
-    plain.remove(["kept"])
+@pytest.mark.parametrize("store", ["plain", "registering"])
+def test_a_value_of_zero_bytes_takes_the_old_ones_place_and_is_there(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    opened: tl.Store = request.getfixturevalue(store)
+    keys = ["replaced", "kept", "new"]
+    opened.put(keys[:2], [filled(ROW), filled(ROW)])
+    opened.put(["replaced", "new"], [torch.empty(0), torch.empty(3, 0)])
+    assert opened.contains(keys) == [True, True, True]
+    opened.wait(keys, timeout=5)
+    with pytest.raises(tl.SizeMismatch):
+        opened.get(["replaced"], [ROW], torch.float32)
+    with counted(opened) as gained:
+        found = opened.get(["replaced", "new"], [(0,), (3, 0)], torch.float32)
+    assert [tuple(value.shape) for value in found] == [(0,), (3, 0)]
+    assert gained["engine_read_calls"] == 0
+    assert opened.remove(keys) == 3
+    assert opened.contains(keys) == [False] * 3
 
 
 # ---- the store itself ------------------------------------------------------------------------------------------------------------

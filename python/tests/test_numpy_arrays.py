@@ -10,9 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_all_given_back
+from tensorlease._core._tests import arrays_by_call
 
 import tensorlease as tl
-from tensorlease._core import Lease, arrays_by_call
+from tensorlease._core import Lease
 
 SHAPES = [(), (3,), (2, 3, 4), (1000, 17), (0, 3)]
 DTYPES = [np.int8, np.float16, np.uint32, np.float64, np.complex64, np.complex128]

@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_all_given_back
+from conftest import RunPython, assert_all_given_back
+from tensorlease._core._tests import import_as_capsules, import_what_torch_refuses
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease._core import import_as_capsules, import_what_torch_refuses
 
 BIG = (64, 1024)
 BIG_BYTES = 64 * 1024 * 4
@@ -237,6 +238,103 @@ def test_the_collector_is_as_it_was_after_a_read(store: tl.Store, was_enabled: b
         assert gc.isenabled() == was_enabled
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("flavour", ["tensors", "batches"])
+def test_nobody_finds_the_collector_off_during_a_read(store: tl.Store, way: str, flavour: str) -> None:
+    """A library that saves `gc.isenabled()` and restores it later would leave it off for good."""
+    keys = [str(index) for index in range(2000)]
+    store.put(keys, [torch.zeros(2)] * 2000)
+    # Some have no bytes: torch makes those itself, and lets other threads run meanwhile.
+    store.put(["empty"], [torch.zeros(0)])
+    wanted = [key for key in keys for key in (key, "empty")]
+    shapes = [shape for _ in keys for shape in ((2,), (0,))]
+    stop, found_off = threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            if not gc.isenabled():
+                found_off.append(True)
+
+    looking, interval = threading.Thread(target=look), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    looking.start()
+    try:
+        for _ in range(3):
+            if flavour == "tensors":
+                store.get(wanted, shapes, torch.float32)
+            else:
+                store.get_batches({key: ([key, key], (2,), torch.float32) for key in keys})
+    finally:
+        stop.set()
+        looking.join()
+        sys.setswitchinterval(interval)
+    assert not found_off
+    assert gc.isenabled()
+
+
+def test_many_tensors_set_off_few_collections(store: tl.Store) -> None:
+    keys = [str(index) for index in range(20_000)]
+    store.put(keys, [torch.zeros(2)] * 20_000)
+    before = [generation["collections"] for generation in gc.get_stats()]
+    out = store.get(keys, [(2,)] * 20_000, torch.float32)
+    after = [generation["collections"] for generation in gc.get_stats()]
+    assert len(out) == 20_000
+    # Without the pause one for each 700 tensors.
+    assert sum(after) - sum(before) <= 8
+
+
+REFUSES = """
+import ctypes, gc, threading
+import torch
+api = ctypes.pythonapi
+api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+api.PyCapsule_New.restype = ctypes.py_object
+api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+NAME = b"dlpack_exchange_api"
+DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+class Managed(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32 * 2), ("manager", ctypes.c_void_p), ("deleter", DELETER)]
+calls = 0
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Managed), ctypes.POINTER(ctypes.c_void_p))
+def refuses(managed, out):
+    global calls
+    calls += 1
+    # A framework may give back in a thread of its own what it refuses.
+    giving_back = threading.Thread(target=lambda: managed.contents.deleter(ctypes.addressof(managed.contents)))
+    giving_back.start()
+    giving_back.join()
+    return -1
+original = api.PyCapsule_GetPointer(torch.Tensor.__dlpack_c_exchange_api__, NAME)
+table = (ctypes.c_void_p * 7).from_buffer_copy(ctypes.string_at(original, 7 * 8))
+table[4] = ctypes.cast(refuses, ctypes.c_void_p)
+torch.Tensor.__dlpack_c_exchange_api__ = api.PyCapsule_New(ctypes.addressof(table), NAME, None)
+import tensorlease as tl
+from tensorlease._core import import_what_torch_refuses
+store = tl.open("embedded://?capacity=32MiB", max_bytes="16MiB")
+kept = [store.empty((4096,), torch.uint8).fill_(index) for index in range(8)]
+for _ in range(50):
+    try:
+        import_what_torch_refuses(store._core, False)
+    except Exception:
+        pass
+    else:
+        raise AssertionError("it was refused")
+assert calls > 50
+assert [tensor[0].item() for tensor in kept] == list(range(8))
+assert all(tensor.sum().item() == 4096 * index for index, tensor in enumerate(kept))
+kept.clear()
+gc.collect()
+assert store.stats()["leased_bytes"] == 0, store.stats()["leased_bytes"]
+print("given back once")
+"""
+
+
+def test_what_a_framework_refuses_and_gives_back_elsewhere_is_given_back_once(run_python: RunPython) -> None:
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this torch has no exchange interface")
+    assert run_python(REFUSES, torch=True).stdout == "given back once\n"
 
 
 @pytest.mark.parametrize("as_capsule", [True, False])

@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import URL, RunPython
+from host_rig import place
 from tensors import assert_same, filled
 
 import tensorlease as tl
@@ -227,6 +230,76 @@ def test_the_interpreter_ends_in_time_with_tensors_alive_and_calls_running(run_p
     assert "Traceback" not in done.stderr, done.stderr
     # An import of torch on a busy machine, and the bound on each of the two stores.
     assert time.monotonic() - started < 40
+
+
+DROPPED = """
+import threading, time
+from tensorlease import errors
+from tensorlease._core import CoreStore
+import tensorlease as tl
+store = tl.open("embedded://?capacity=32MiB&faults=slow:2s", max_bytes="16MiB")
+settings = dict(store._settings)
+store.close(timeout=0)
+core = CoreStore.open("embedded://?capacity=32MiB&faults=slow:2s", **settings)
+try:
+    core.wait(["a"], timeout=0.1, interrupt=None)
+except errors.Timeout:
+    pass
+turns, done = 0, threading.Event()
+def count():
+    global turns
+    while not done.wait(0.01):
+        turns += 1
+counting = threading.Thread(target=count)
+counting.start()
+started = time.monotonic()
+# Its close waits for the call that still runs.
+del core
+took = time.monotonic() - started
+turns_meanwhile = turns
+done.set()
+counting.join()
+assert took > 0.3, took
+assert turns_meanwhile > 5, turns_meanwhile
+print("others went on")
+"""
+
+
+def test_a_store_that_is_dropped_unclosed_stops_no_other_thread(run_python: RunPython) -> None:
+    assert run_python(DROPPED).stdout == "others went on\n"
+
+
+QUIET_END = """
+import asyncio, sys
+import tensorlease as tl
+store = tl.open(sys.argv[1], max_bytes="16MiB")
+store.put(["a"], [list(range(100))])
+async def main():
+    assert await store.aget(["a"]) == [list(range(100))]
+    await store.await_keys(["a"], 10)
+    asyncio.create_task(store.await_keys(["never"], 50))
+    await asyncio.sleep(0.05)
+asyncio.run(main())
+store.remove(["a"])
+if sys.argv[2] == "closed":
+    store.close()
+elif sys.argv[2] == "dropped":
+    del store
+print("end")
+"""
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped", "left open"])
+@pytest.mark.parametrize("url", ["embedded://", "host://"])
+def test_an_interpreter_that_shows_every_warning_ends_in_silence(
+    monkeypatch: pytest.MonkeyPatch, url: str, how: str
+) -> None:
+    with place() as folder:
+        # A daemon of its own, which this very process starts, and which outlives it.
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+        command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET_END, url, how]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
 
 
 def test_a_store_dropped_without_close_is_closed() -> None:

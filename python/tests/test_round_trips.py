@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from tensorlease._core._tests import import_as_capsules
 from tensors import DTYPES, SHAPES, assert_same, filled
 
 import tensorlease as tl
-from tensorlease._core import import_as_capsules
 
 DELIVERIES = ["auto", "leased", "copied", "register-per-call"]
 

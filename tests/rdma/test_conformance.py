@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import packets, rdma_url
+from tensorlease._core._tests import conformance_checks, run_conformance_check
 
-from tensorlease._core import conformance_checks, run_conformance_check
 from tensorlease.mooncake_cluster import Master
 
 #: The least that Mooncake takes as a segment.
 FULL_BYTES = 16 << 20
 #: Need an empty store of a known size, which only a segment of the same process is. It goes with the client that brought it.
-OF_A_FULL_STORE = ["a_full_store_keeps_working", "a_replace_that_does_not_fit_keeps_the_old_object"]
+OF_A_FULL_STORE = [
+    "a_full_store_keeps_working",
+    "a_replace_that_does_not_fit_keeps_the_old_object",
+    "replaces_by_another_size_give_the_memory_back",
+]
 
 
 @pytest.fixture(scope="module")

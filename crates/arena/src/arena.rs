@@ -119,9 +119,11 @@ impl Arena {
 
     /// The fewest bytes of empty slabs, shortest first, whose removal lets [`Self::next_slab_len`] answer for `largest_block`;
     /// no slab when it answers already. `None` when giving up all of them would not help.
-    pub fn slabs_to_give_up(&self, kind: SlabKind, largest_block: u64) -> Option<Vec<SlabId>> {
+    ///
+    /// `lender_left`: bytes that the lender of the memory has left, which is where they go; `u64::MAX` where nobody lends it.
+    pub fn slabs_to_give_up(&self, kind: SlabKind, largest_block: u64, lender_left: u64) -> Option<Vec<SlabId>> {
         let least = largest_block.max(1).checked_next_multiple_of(self.budget.page_bytes)?;
-        let mut left = self.growable_bytes(kind);
+        let mut left = self.growable_bytes(kind).min(lender_left);
         let mut empty: Vec<_> = self
             .slabs
             .iter()

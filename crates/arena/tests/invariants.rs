@@ -336,19 +336,32 @@ fn empty_slabs_make_room_for_one_of_another_length() {
     assert_eq!(held.slab, slabs[0]);
     assert_eq!(arena.next_slab_len(SlabKind::Lease, 24 * KIB, 24 * KIB), None);
     assert_eq!(
-        arena.slabs_to_give_up(SlabKind::Lease, 24 * KIB),
+        arena.slabs_to_give_up(SlabKind::Lease, 24 * KIB, u64::MAX),
         Some(vec![slabs[1], slabs[2]])
     );
     assert_eq!(
-        arena.slabs_to_give_up(SlabKind::Lease, 48 * KIB),
+        arena.slabs_to_give_up(SlabKind::Lease, 48 * KIB, u64::MAX),
         Some(vec![slabs[1], slabs[2], slabs[3]])
     );
-    assert_eq!(arena.slabs_to_give_up(SlabKind::Lease, 48 * KIB + 1), None);
+    assert_eq!(arena.slabs_to_give_up(SlabKind::Lease, 48 * KIB + 1, u64::MAX), None);
+    // Where the memory is lent, the lender must have room too.
+    assert_eq!(
+        arena.slabs_to_give_up(SlabKind::Lease, 24 * KIB, 0),
+        Some(vec![slabs[1], slabs[2]])
+    );
+    assert_eq!(
+        arena.slabs_to_give_up(SlabKind::Lease, 32 * KIB, 4 * KIB),
+        Some(vec![slabs[1], slabs[2], slabs[3]])
+    );
+    assert_eq!(arena.slabs_to_give_up(SlabKind::Lease, 48 * KIB + 1, 0), None);
     for slab in &slabs[1..3] {
         arena.remove_slab(*slab).unwrap();
         assert_eq!(arena.remove_slab(*slab), Ok(0), "a second trim finds nothing");
     }
-    assert_eq!(arena.slabs_to_give_up(SlabKind::Lease, 24 * KIB), Some(vec![]));
+    assert_eq!(
+        arena.slabs_to_give_up(SlabKind::Lease, 24 * KIB, u64::MAX),
+        Some(vec![])
+    );
     assert_eq!(arena.next_slab_len(SlabKind::Lease, 24 * KIB, 24 * KIB), Some(24 * KIB));
     arena.release(held.id).unwrap();
     assert_eq!(arena.empty_slabs().len(), 2);

@@ -9,20 +9,58 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, PoisonError, RwLock},
+    sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard},
+    time::Duration,
 };
 
 /// Closed by a caller that gives up: nothing is copied out to it afterwards.
-pub(crate) type Gate = RwLock<bool>;
+pub(crate) struct Gate<'a> {
+    closed: RwLock<bool>,
+    /// The caller's own, where the call runs in its thread.
+    wait: Option<Wait<'a>>,
+}
+
+impl<'a> Gate<'a> {
+    fn new(wait: Option<Wait<'a>>) -> Self {
+        Self {
+            closed: RwLock::new(false),
+            wait,
+        }
+    }
+
+    fn close(&self) {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Held by whoever copies from or to the caller's memory. True: it has given up.
+    pub(crate) fn is_closed(&self) -> RwLockReadGuard<'_, bool> {
+        self.closed.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a call that runs may wait for something before it asks again.
+    pub(crate) fn slice(&self) -> Result<Duration, CallError> {
+        match &self.wait {
+            Some(wait) => wait.slice(),
+            // Why the caller has given up, it knows itself.
+            None if *self.is_closed() => Err(CallError::Interrupted),
+            None => Ok(GATE_SLICE),
+        }
+    }
+}
+
+/// A call that waits looks this often whether its caller has given up.
+const GATE_SLICE: Duration = Duration::from_millis(20);
 
 /// One engine call: its keys, and the memory it reads or writes.
 pub(crate) trait EngineCall: Send + 'static {
     /// What becomes of one key.
     type Done: Send + 'static;
     /// Makes the call.
-    fn execute(self, core: &Core, gate: &Gate) -> Vec<Self::Done>;
+    fn execute(self, core: &Arc<Core>, gate: &Gate<'_>) -> Vec<Self::Done>;
     /// Bytes it moves.
     fn bytes(&self) -> u64;
+    /// Do they go through a block of the bounce reserve?
+    fn bounces(&self, core: &Core) -> bool;
 }
 
 /// A call that moves less than this does not gain from being cut for more readers; also where non-temporal copies begin.
@@ -46,7 +84,7 @@ struct Running<C: EngineCall> {
     core: Arc<Core>,
     state: Mutex<State<C>>,
     done: Condvar,
-    gate: Gate,
+    gate: Gate<'static>,
 }
 
 struct State<C: EngineCall> {
@@ -65,10 +103,14 @@ pub(crate) fn run<C: EngineCall>(
     at_once: usize,
     wait: &Wait<'_>,
 ) -> Result<Vec<C::Done>, CallError> {
+    let bounced = calls.iter().filter(|call| call.bounces(core));
+    if let Some(bytes) = bounced.map(EngineCall::bytes).max() {
+        core.make_reserve(bytes, || wait.slice())?;
+    }
     let mut queue = VecDeque::from(calls);
     if core.capabilities.prompt && queue.len() == 1 && queue[0].bytes() <= INLINE_BYTES_MAX {
         let call = queue.pop_front().expect("one call");
-        return Ok(call.execute(core, &Gate::new(false)));
+        return Ok(call.execute(core, &Gate::new(Some(*wait))));
     }
     let jobs = queue.len().min(core.readers.count()).min(at_once);
     let running = Arc::new(Running {
@@ -81,7 +123,7 @@ pub(crate) fn run<C: EngineCall>(
             cut_short: false,
         }),
         done: Condvar::new(),
-        gate: Gate::new(false),
+        gate: Gate::new(None),
     });
     for _ in 0..jobs {
         Step::submit(&running);
@@ -104,7 +146,7 @@ impl<C: EngineCall> Running<C> {
     /// The caller gives up. Results that came in between are its own after all.
     fn abandon(&self) -> Option<Vec<C::Done>> {
         // Waits for a copy-out that runs now (milliseconds), so that the caller's memory stays as it is from here on.
-        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = true;
+        self.gate.close();
         let mut state = lock(&self.state);
         if state.queue.is_empty() && state.running == 0 {
             return Some(std::mem::take(&mut state.finished));

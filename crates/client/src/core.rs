@@ -1,8 +1,9 @@
 //! What all calls of one store share.
 
 use crate::{
-    CallError, Delivery, FallbackKind, Options,
+    CallError, Delivery, FallbackKind, Options, ReadError, WriteError,
     costs::Costs,
+    growth::Refused,
     patience::lock,
     readers::Readers,
     stats::{Counters, Stages, Stats},
@@ -16,10 +17,15 @@ use std::{
     },
 };
 use tensorlease_engine::{Capabilities, Engine, Registration, Staging};
-use tensorlease_memory::{Buffer, Landing, Pool, Region, fork, limits};
+use tensorlease_memory::{Buffer, Landing, Pool, Region, fork, has_room, limits};
 
 /// Engine calls that may hang without a caller before the store says that the engine is gone.
 pub(crate) const ABANDONED_CALLS_MAX: usize = 16;
+
+/// What a read or write keeps for each of its keys while it runs, at most.
+const BOOK_BYTES_PER_KEY: usize = 1 << 10;
+/// Less is not looked for: it costs more than it is worth.
+const BOOK_BYTES_CHECKED: usize = 4 << 20;
 
 /// Shared by every handle of a store and by its running jobs.
 pub(crate) struct Core {
@@ -38,10 +44,6 @@ pub(crate) struct Core {
     pub(crate) stages: Stages,
     pub(crate) costs: Costs,
     pub(crate) warnings: Warnings,
-    /// One reader at a time makes slabs, so that two don't make one each for the same need.
-    pub(crate) growing: Mutex<()>,
-    /// The engine or the system refused a slab: not tried again before `trim`, a refusal can cost half a second.
-    pub(crate) growth_refused: Mutex<Option<FallbackKind>>,
     /// The last wait for a staging block was in vain: the next one is short, until there is one again.
     pub(crate) staging_starved: AtomicBool,
     /// Memory outside the pools that a transfer may still write, kept until the engine is closed.
@@ -53,6 +55,8 @@ pub(crate) struct Core {
     /// Nothing is written any more: what a call that ends now would quarantine is free at once.
     engine_closed: AtomicBool,
     fork_generation: u64,
+    /// `closed` and `calls` are SeqCst throughout: a call counts itself and then looks whether the store is closed, `close` does it the other
+    /// way round, and one of the two must see the other.
     closed: AtomicBool,
     /// Calls inside the store now.
     calls: AtomicUsize,
@@ -80,8 +84,6 @@ impl Core {
             stages: Stages::default(),
             costs: Costs::default(),
             warnings: Warnings::default(),
-            growing: Mutex::new(()),
-            growth_refused: Mutex::new(None),
             staging_starved: AtomicBool::new(false),
             quarantine: Mutex::default(),
             quarantined_buffers: Mutex::default(),
@@ -109,12 +111,12 @@ impl Core {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Marks the store closed; `true` the first time.
     pub(crate) fn set_closed(&self) -> bool {
-        !self.closed.swap(true, Ordering::AcqRel)
+        !self.closed.swap(true, Ordering::SeqCst)
     }
 
     /// Every call starts here; the guard ends it.
@@ -122,7 +124,7 @@ impl Core {
         if self.forked() {
             return Err(CallError::Forked);
         }
-        self.calls.fetch_add(1, Ordering::AcqRel);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         let entered = Entered { core: Arc::clone(self) };
         if self.is_closed() {
             return Err(CallError::Closed);
@@ -140,7 +142,7 @@ impl Core {
     }
 
     pub(crate) fn calls_running(&self) -> usize {
-        self.calls.load(Ordering::Acquire)
+        self.calls.load(Ordering::SeqCst)
     }
 
     /// Takes memory that a transfer may still write out of circulation until the engine is closed.
@@ -187,11 +189,50 @@ impl Core {
             .iter()
             .map(|buffer| buffer.len() as u64)
             .sum();
-        landings + buffers + self.copies.usage().quarantined_bytes
+        landings + buffers + self.copies.usage().quarantined_bytes + self.engine.late_bytes()
     }
 
     pub(crate) fn quarantine_bytes_max(&self) -> u64 {
         self.options.quarantine_bytes.unwrap_or(self.options.max_bytes)
+    }
+
+    /// Past its bound the quarantine ends reads and writes, with the way out.
+    pub(crate) fn check_quarantine(&self) -> Result<(), Exhausted> {
+        if self.counters.quarantines.get() == 0 {
+            return Ok(());
+        }
+        let (held, max) = (self.quarantined_bytes(), self.quarantine_bytes_max());
+        if held <= max {
+            return Ok(());
+        }
+        let message = format!(
+            "{held} bytes are quarantined because transfers that timed out may still use them, more than quarantine_bytes={max}; close this store and open a new one"
+        );
+        Err(self.exhausted(message, 0))
+    }
+
+    /// A call about very many keys that has no memory for its own books fails before it begins.
+    pub(crate) fn check_room(&self, keys: usize) -> Result<(), Exhausted> {
+        let bytes = keys.saturating_mul(BOOK_BYTES_PER_KEY);
+        if bytes < BOOK_BYTES_CHECKED || has_room(bytes) {
+            return Ok(());
+        }
+        let message = format!(
+            "no memory for the books of a call with {keys} keys, about {bytes} bytes; free memory of this machine, or ask for fewer keys at once"
+        );
+        Err(self.exhausted(message, bytes as u64))
+    }
+
+    /// No memory, with what there is of the arena.
+    pub(crate) fn exhausted(&self, message: String, asked: u64) -> Exhausted {
+        let usage = self.arena.usage();
+        Exhausted {
+            message,
+            asked,
+            free: usage.free_bytes,
+            largest: usage.largest_free,
+            held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
+        }
     }
 
     /// The engine is closed: nothing writes any more.
@@ -217,6 +258,17 @@ impl Core {
         self.count_reason(kind, keys);
     }
 
+    /// The same for values that the arena refused, with the cause in the warning where there is one.
+    pub(crate) fn count_refused(&self, refused: &Refused, keys: u64) {
+        self.counters.fallback_reads.add(keys);
+        self.count_reason_of(refused, refused.kind, keys);
+    }
+
+    /// The reason alone, told as `kind`.
+    pub(crate) fn count_reason_of(&self, refused: &Refused, kind: FallbackKind, keys: u64) {
+        self.count(kind, keys, refused.cause().as_deref());
+    }
+
     /// The reason alone, of values whose fallback is counted already.
     pub(crate) fn count_reason(&self, kind: FallbackKind, keys: u64) {
         self.count(kind, keys, None);
@@ -226,6 +278,7 @@ impl Core {
     pub(crate) fn count(&self, kind: FallbackKind, keys: u64, cause: Option<&str>) {
         let counter = match kind {
             FallbackKind::Budget => &self.counters.fallback_budget,
+            FallbackKind::HostFull => &self.counters.fallback_host_full,
             FallbackKind::TooLarge => &self.counters.fallback_too_large,
             FallbackKind::SlabNotRegistered => &self.counters.fallback_slab_not_registered,
             FallbackKind::SlabNotMapped => &self.counters.fallback_slab_not_mapped,
@@ -288,6 +341,28 @@ impl Drop for Core {
     }
 }
 
+/// No memory for a call.
+pub(crate) struct Exhausted {
+    message: String,
+    asked: u64,
+    free: u64,
+    largest: u64,
+    held: u64,
+}
+
+macro_rules! from_exhausted {
+    ($($error:ident),+) => {
+        $(impl From<Exhausted> for $error {
+            fn from(exhausted: Exhausted) -> Self {
+                let Exhausted { message, asked, free, largest, held } = exhausted;
+                Self::ArenaExhausted { message, asked, free, largest, held }
+            }
+        })+
+    };
+}
+
+from_exhausted!(ReadError, WriteError);
+
 /// One call inside the store; `close` waits for them.
 pub(crate) struct Entered {
     core: Arc<Core>,
@@ -295,6 +370,6 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.core.calls.fetch_sub(1, Ordering::AcqRel);
+        self.core.calls.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -1,8 +1,13 @@
 //! What a copy and a registration cost here, measured once at open.
 
-use crate::core::Core;
+use crate::{core::Core, patience::Wait};
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
     time::{Duration, Instant},
 };
 use tensorlease_memory::{CopyMode, Mapping, MappingKind, copy};
@@ -29,13 +34,32 @@ impl Costs {
 impl Core {
     /// Measures both, at open. An engine that refuses the probe leaves the copy as the way to go; so does one with slabs of its own, which reaches
     /// no other memory without a copy, whatever registering it costs.
-    pub(crate) fn measure_costs(&self) {
+    pub(crate) fn measure_costs(self: &Arc<Self>, wait: &Wait<'_>) {
         if self.lends_slabs {
             return;
         }
         if !self.registers() || self.capabilities.registration_bytes_max < PROBE_BYTES as u64 {
             return;
         }
+        // On a thread of its own, like every registration that an open waits for: the engine may take its time, or hang.
+        let (core, (sender, measured)) = (Arc::clone(self), mpsc::channel::<()>());
+        let measure = move || {
+            core.measure();
+            drop(sender);
+        };
+        let thread = thread::Builder::new().name("tensorlease-costs".to_owned());
+        if let Err(error) = thread.spawn(measure) {
+            log::debug!("what a copy and a registration cost is not measured: {error}");
+            return;
+        }
+        while let Ok(slice) = wait.slice() {
+            if measured.recv_timeout(slice) != Err(mpsc::RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    fn measure(&self) {
         // The best of several: one probe that the scheduler interrupts must not decide for the store's whole life.
         let best = |probe: fn(&Self) -> Option<Duration>| (0..PROBES).filter_map(|_| probe(self)).min();
         if let (Some(copied), Some(registered)) = (best(Self::time_copy), best(Self::time_registration)) {

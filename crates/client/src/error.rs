@@ -1,6 +1,6 @@
 //! One error per operation. The message is for people, the variant and the failures for programs.
 
-use std::error::Error;
+use std::{collections::HashSet, error::Error};
 use tensorlease_engine::{Fault, FaultKind};
 
 /// Keys named in a message; all of them are in the failures.
@@ -40,6 +40,8 @@ impl KeyFailure {
 pub enum FallbackKind {
     /// The budget is used up: live values hold the rest.
     Budget,
+    /// The memory of the arena is the host's, and its daemon has none left.
+    HostFull,
     /// The value can't fit into the budget at all.
     TooLarge,
     /// The engine refused to register a new slab.
@@ -59,11 +61,21 @@ pub enum FallbackKind {
 }
 
 impl FallbackKind {
+    /// What `strict` says of these keys: why they leave the fast path, with `detail` behind.
+    pub(crate) fn refusal(self, keys: &[&str], detail: &str) -> (String, Vec<KeyFailure>) {
+        let message = format!("strict=True, {}, and {}{detail}", listed(keys), self.words());
+        let failure = |key: &&str| KeyFailure::new(key, Fault::new(FaultKind::Refused, 0, self.words()));
+        (message, keys.iter().map(failure).collect())
+    }
+
     /// What happened and what to change.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
             Self::Budget => "the arena's budget is used up by live values; drop some, or raise max_bytes",
+            Self::HostFull => {
+                "the host's daemon has no memory left for this store's arena; remove keys, drop tensors and views (tensorlease stats --host says who holds what), or start the daemon with a larger --max-bytes"
+            }
             Self::TooLarge => "a value is larger than the arena's budget; raise max_bytes",
             Self::SlabNotRegistered => {
                 "the engine refused to register another slab; raise its limit (memlock), or lower max_bytes"
@@ -167,6 +179,8 @@ pub enum ReadError {
         kind: FallbackKind,
         /// What to do.
         message: String,
+        /// Every key that can't be delivered so.
+        failures: Vec<KeyFailure>,
     },
 }
 
@@ -214,6 +228,8 @@ pub enum WriteError {
         kind: FallbackKind,
         /// What to do.
         message: String,
+        /// Every key that can't be delivered so.
+        failures: Vec<KeyFailure>,
     },
 }
 
@@ -282,6 +298,7 @@ pub enum OpenError {
 
 /// Sorts the failures of a read into its error: a wrong object outranks a missing one, both outrank the rest.
 pub(crate) fn read_error(failures: Vec<KeyFailure>) -> ReadError {
+    let failures = once_each(failures);
     let of = |kind| failures.iter().any(|failure: &KeyFailure| failure.kind == kind);
     if failures.iter().all(|failure| failure.kind == FaultKind::Unavailable) {
         return CallError::Unavailable {
@@ -291,7 +308,7 @@ pub(crate) fn read_error(failures: Vec<KeyFailure>) -> ReadError {
     }
     if of(FaultKind::Mismatch) {
         return ReadError::SizeMismatch {
-            message: led_by(FaultKind::Mismatch, "another object than asked for", &failures),
+            message: led_by(FaultKind::Mismatch, "not what was asked for", &failures),
             failures,
         };
     }
@@ -311,6 +328,17 @@ pub(crate) fn read_error(failures: Vec<KeyFailure>) -> ReadError {
     }
 }
 
+/// Of several failures of one key, as of its ranges, the first.
+pub(crate) fn once_each(failures: Vec<KeyFailure>) -> Vec<KeyFailure> {
+    let mut seen = HashSet::with_capacity(failures.len());
+    let first: Vec<bool> = failures
+        .iter()
+        .map(|failure| seen.insert(failure.key.as_str()))
+        .collect();
+    let first = failures.into_iter().zip(first).filter(|(_, first)| *first);
+    first.map(|(failure, _)| failure).collect()
+}
+
 /// The failures of one kind first, under their heading, then the others under theirs.
 fn led_by(kind: FaultKind, what: &str, failures: &[KeyFailure]) -> String {
     let (these, others): (Vec<KeyFailure>, Vec<KeyFailure>) =
@@ -323,13 +351,15 @@ fn led_by(kind: FaultKind, what: &str, failures: &[KeyFailure]) -> String {
 
 /// Sorts the failures of a put into its error.
 pub(crate) fn write_error(failures: Vec<KeyFailure>) -> WriteError {
+    let failures = once_each(failures);
     if failures.iter().all(|failure| failure.kind == FaultKind::Unavailable) {
         return CallError::Unavailable {
             message: message("can't write", &failures),
         }
         .into();
     }
-    if failures.iter().any(|failure| failure.kind == FaultKind::Full) {
+    let no_room = |failure: &KeyFailure| matches!(failure.kind, FaultKind::Full | FaultKind::TooLarge);
+    if failures.iter().any(no_room) {
         return WriteError::StoreFull {
             message: message("not stored", &failures),
             failures,
@@ -402,6 +432,21 @@ mod tests {
             error.to_string().contains("\"a\"") && error.to_string().contains("\"b\""),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_key_of_several_failures_is_named_once() {
+        let error = read_error(vec![
+            failure("a", FaultKind::Transient),
+            failure("b", FaultKind::Transient),
+            failure("a", FaultKind::Refused),
+        ]);
+        let ReadError::Transfer { message, failures } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(message.matches("\"a\"").count(), 1, "{message}");
+        let kept: Vec<(&str, FaultKind)> = failures.iter().map(|it| (it.key.as_str(), it.kind)).collect();
+        assert_eq!(kept, [("a", FaultKind::Transient), ("b", FaultKind::Transient)]);
     }
 
     #[test]

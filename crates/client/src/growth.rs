@@ -1,9 +1,10 @@
 //! Making, registering and giving up slabs.
 
-use crate::{FallbackKind, core::Core, patience::lock, read::cuts_at_multiples};
+use crate::{CallError, FallbackKind, core::Core, open::chain, patience::lock, read::cuts_at_multiples};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 use tensorlease_arena::{AcquireError, SlabKind};
 use tensorlease_engine::RegisterError;
-use tensorlease_memory::{InFlight, Region, SlabMemory, Source};
+use tensorlease_memory::{GrowError, InFlight, Region, SlabKeeper, SlabMemory, Source, Ungrown};
 
 /// Blocks got, in the order asked, and why the rest was not.
 pub(crate) struct Acquired {
@@ -11,95 +12,103 @@ pub(crate) struct Acquired {
     pub(crate) refused: Option<Refused>,
 }
 
-/// Why the arena gave no more blocks.
+/// Why the arena gave no more blocks. Shown as the detail that belongs to the words of its kind.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) kind: FallbackKind,
-    pub(crate) error: AcquireError,
+    error: AcquireError,
+    /// Why there is no slab, where the budget allows one.
+    cause: Option<Arc<GrowError>>,
+}
+
+impl Refused {
+    /// Why there is no slab, in words, where the budget allows one.
+    pub(crate) fn cause(&self) -> Option<String> {
+        self.cause.as_ref().map(|cause| chain(cause))
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            None => self.error.fmt(formatter),
+            Some(cause) => formatter.write_str(&chain(cause)),
+        }
+    }
+}
+
+impl SlabKeeper for Core {
+    fn register(&self, slab: Region) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(self.register_slab(slab)?)
+    }
+
+    fn unregister(&self, slab: Region) {
+        self.unregister_slab(slab);
+    }
+
+    fn made(&self, _bytes: u64, rebuilt: bool) {
+        self.counters.slabs_made.add(1);
+        self.counters.slabs_rebuilt.add(u64::from(rebuilt));
+    }
+
+    fn refused(&self, error: &GrowError, _first: bool) {
+        log::debug!("no slab: {}", chain(error));
+    }
+}
+
+impl Refused {
+    /// As it is told of a value: where the budget allows a slab and there is none, its lender has the reason.
+    pub(crate) fn told(self, core: &Core) -> Self {
+        let lender_is_full = core.lends_slabs && matches!(self.error, AcquireError::NeedsSlab { .. });
+        let kind = match self.kind {
+            FallbackKind::Budget if lender_is_full => FallbackKind::HostFull,
+            kind => kind,
+        };
+        Self { kind, ..self }
+    }
 }
 
 impl Core {
-    /// Blocks of the arena for `wanted` (bytes, alignment), in order until the first that can't be had; makes slabs while
-    /// the budget allows. Never waits for a block.
-    pub(crate) fn acquire(&self, kind: SlabKind, wanted: &[(u64, u64)]) -> Acquired {
-        let mut blocks = Vec::new();
-        loop {
-            let admission = self.arena.acquire(kind, &wanted[blocks.len()..]);
-            if blocks.is_empty() {
-                blocks = admission.blocks;
-            } else {
-                blocks.extend(admission.blocks);
-            }
-            let Some(error) = admission.refused else {
-                return Acquired { blocks, refused: None };
-            };
-            if let Err(refused) = self.make_room(kind, &wanted[blocks.len()..], error) {
-                return Acquired {
-                    blocks,
-                    refused: Some(refused),
-                };
-            }
-        }
-    }
-
-    /// `Ok`: there is room for at least the next block now, try again.
-    fn make_room(&self, kind: SlabKind, missing: &[(u64, u64)], error: AcquireError) -> Result<(), Refused> {
+    /// Blocks of the arena for `wanted` (bytes, alignment), in order until the first that can't be had. Makes slabs while the
+    /// budget allows, and waits for them in slices. Never waits for a block.
+    ///
+    /// # Errors
+    /// What `slice` says, or `Unavailable` where the memory is lent and its lender is gone.
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        kind: SlabKind,
+        wanted: &[(u64, u64)],
+        slice: impl Fn() -> Result<Duration, CallError>,
+    ) -> Result<Acquired, CallError> {
         // Only ranges can be read into memory of several registrations (invariant 1).
-        let indivisible = !self.capabilities.ranges && self.registration_piece_bytes() < missing[0].0;
-        if indivisible || matches!(error, AcquireError::TooLarge { .. }) {
-            return Err(Refused {
+        let most = self.registration_piece_bytes();
+        let divisible = |(len, _): &&(u64, u64)| self.capabilities.ranges || *len <= most;
+        let possible = wanted.iter().take_while(divisible).count();
+        let grown = self.arena.acquire_growing(kind, &wanted[..possible], self, slice)?;
+        let refused = match grown.refused {
+            Some(ungrown) => Some(refused(ungrown)?),
+            None => wanted.get(possible).map(|(asked, _)| Refused {
                 kind: FallbackKind::TooLarge,
-                error,
-            });
-        }
-        let _one_at_a_time = lock(&self.growing);
-        // Somebody else may have made the slab while this call waited.
-        if self.arena.acquire(kind, &missing[..1]).refused.is_none() {
-            return Ok(());
-        }
-        if let Some(kind) = *lock(&self.growth_refused) {
-            return Err(Refused { kind, error });
-        }
-        let bytes = missing
-            .iter()
-            .map(|(len, _)| tensorlease_arena::block_len(*len).unwrap_or(*len))
-            .sum();
-        let largest = missing[0].0;
-        match self.make_slab(kind, bytes, largest) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(kind) => {
-                *lock(&self.growth_refused) = Some(kind);
-                return Err(Refused { kind, error });
-            }
-        }
-        // Empty slabs that are too small for this block are given up for one that isn't.
-        let freed = self.give_up(self.arena.take_empty_slabs_of(kind));
-        if 0 < freed && self.make_slab(kind, bytes, largest) == Ok(true) {
-            self.counters.slabs_rebuilt.add(1);
-            return Ok(());
-        }
-        Err(Refused {
-            kind: FallbackKind::Budget,
-            error,
-        })
+                error: AcquireError::TooLarge { asked: *asked, most },
+                cause: None,
+            }),
+        };
+        let blocks = grown.blocks;
+        Ok(Acquired { blocks, refused })
     }
 
-    /// One slab more. `Ok(false)`: the budget allows none.
-    pub(crate) fn make_slab(&self, kind: SlabKind, missing_bytes: u64, largest: u64) -> Result<bool, FallbackKind> {
-        let made = self.arena.make_slab(kind, missing_bytes, largest).map_err(|error| {
-            log::debug!("no slab: {error}");
-            FallbackKind::SlabNotMapped
-        })?;
-        let Some(slab) = made else { return Ok(false) };
-        let region = slab.region();
-        if let Err(error) = self.register_slab(region) {
-            log::debug!("slab of {} bytes not registered: {error}", region.len);
-            return Err(FallbackKind::SlabNotRegistered);
+    /// Makes the bounce reserve where there is none, for blocks of `bytes`: otherwise the readers would wait for it side by side, and nobody
+    /// else would get one.
+    pub(crate) fn make_reserve(
+        self: &Arc<Self>,
+        bytes: u64,
+        slice: impl Fn() -> Result<Duration, CallError>,
+    ) -> Result<(), CallError> {
+        if !self.arena.has_slab(SlabKind::Bounce) {
+            // Whoever needs a block of it finds out what else there is in its place.
+            self.acquire(SlabKind::Bounce, &[(bytes, 1)], slice)?;
         }
-        self.counters.slabs_made.add(1);
-        self.arena.admit(slab);
-        Ok(true)
+        Ok(())
     }
 
     /// Registers a slab, in pieces where it is larger than one registration may be.
@@ -181,14 +190,9 @@ impl Core {
             len: source.len(),
         };
         let piece = self.registration_piece_bytes();
-        let several = |known: &Region| piece < known.len as u64 && known.contains(region);
-        let of_this_call = own.iter().copied().find(several);
-        let slab = || {
-            lock(&self.registered)
-                .iter()
-                .map(|(addr, len)| Region { addr: *addr, len: *len })
-                .find(several)
-        };
+        let several = |known: &Region| piece < known.len as u64;
+        let of_this_call = own.iter().copied().find(|own| several(own) && own.contains(region));
+        let slab = || self.slab_of(region).filter(several);
         let Some(Region { addr, .. }) = of_this_call.or_else(slab).filter(|_| 0 < region.len) else {
             return vec![source];
         };
@@ -197,6 +201,13 @@ impl Core {
             .into_iter()
             .map(|cut| source.slice(position(cut.start)..position(cut.end)))
             .collect()
+    }
+
+    /// The slab, registered with the engine, in which this memory lies.
+    pub(crate) fn slab_of(&self, region: Region) -> Option<Region> {
+        let slabs = lock(&self.registered);
+        let mut slabs = slabs.iter().map(|(addr, len)| Region { addr: *addr, len: *len });
+        slabs.find(|slab| slab.contains(region))
     }
 
     pub(crate) fn registration_pieces(&self, region: Region) -> impl Iterator<Item = Region> + use<> {
@@ -208,4 +219,17 @@ impl Core {
             len: piece.min(region.len - start),
         })
     }
+}
+
+fn refused(Ungrown { error, cause }: Ungrown) -> Result<Refused, CallError> {
+    let kind = match (&error, cause.as_deref()) {
+        (_, Some(GrowError::Gone { why })) => return Err(CallError::Unavailable { message: why.clone() }),
+        (AcquireError::TooLarge { .. }, _) => FallbackKind::TooLarge,
+        (_, None) => FallbackKind::Budget,
+        (_, Some(GrowError::Register { .. } | GrowError::Lender { registration: true, .. })) => {
+            FallbackKind::SlabNotRegistered
+        }
+        (_, Some(_)) => FallbackKind::SlabNotMapped,
+    };
+    Ok(Refused { kind, error, cause })
 }

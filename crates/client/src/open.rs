@@ -1,16 +1,17 @@
 //! From a URL to a store.
 
 use crate::{
-    Delivery, OpenError, Options,
+    Delivery, OpenError, Options, Patience,
     core::Core,
     options::parse_bytes,
+    patience::Wait,
     url::{StoreUrl, config},
 };
 use std::{error::Error, sync::Arc};
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
 use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
 use tensorlease_host::{ConnectError, HostEngine, SocketPath};
-use tensorlease_memory::{ForkPolicy, Pool, limits};
+use tensorlease_memory::{ForkPolicy, GrowError, Growth, Pool, limits};
 
 /// What an embedded store holds by default, as a part of the machine's memory.
 const CAPACITY_PART: u64 = 4;
@@ -107,10 +108,18 @@ fn embedded_options(url: &mut StoreUrl) -> Result<EmbeddedOptions, OpenError> {
 }
 
 /// Pools, first slab, costs: a store that can read and write.
-pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Core, OpenError> {
+pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Arc<Core>, OpenError> {
     options.check()?;
     let mut budget = budget(options, engine.capabilities())?;
     let lent = engine.slabs();
+    if lent.is_some() && options.fork == Some(ForkPolicy::Inherit) {
+        return Err(config(format!(
+            "fork=\"inherit\" is not possible on {}://: its memory is shared with other processes, which would go on to change it under a forked \
+             child; leave fork out, and start processes that read tensors of this one by \"spawn\" (a torch DataLoader: \
+             multiprocessing_context=\"spawn\")",
+            engine.capabilities().name
+        )));
+    }
     check_memory(options, lent.is_some())?;
     if lent.is_some() {
         budget.slab_bytes_first = budget.slab_bytes_first.min(LENT_SLAB_BYTES_FIRST);
@@ -125,7 +134,7 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     };
     let arena = match lent {
         Some(source) => Pool::with_source("arena", budget, source),
-        None => Pool::new("arena", budget, options.fork),
+        None => Pool::new("arena", budget, options.fork.unwrap_or(ForkPolicy::Inherit)),
     };
     // Never left out of a child: copies are ordinary memory, as their users expect.
     let copies = Pool::new("copy cache", copies.without_bounce(), ForkPolicy::Inherit);
@@ -134,9 +143,10 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
     if !options.namespace.is_empty() && !options.namespace.ends_with('/') {
         options.namespace.push('/');
     }
-    let core = Core::new(engine, options, url.to_owned(), arena, copies);
-    first_slabs(&core)?;
-    core.measure_costs();
+    let core = Arc::new(Core::new(engine, options, url.to_owned(), arena, copies));
+    let wait = Patience::default().bounded(core.options.call_timeout);
+    first_slabs(&core, &wait)?;
+    core.measure_costs(&wait);
     announce(&core);
     Ok(core)
 }
@@ -187,7 +197,7 @@ fn check_memory(options: &Options, lent: bool) -> Result<(), OpenError> {
 
 /// The first slab shows at open whether the engine registers memory at all; `prewarm` makes the later ones too, and the bounce reserve where
 /// it asks for more than they hold.
-fn first_slabs(core: &Core) -> Result<(), OpenError> {
+fn first_slabs(core: &Arc<Core>, wait: &Wait<'_>) -> Result<(), OpenError> {
     let budget = core.arena.budget();
     let lease_bytes = budget.lease_bytes();
     let first = budget.slab_bytes_first.min(lease_bytes);
@@ -198,29 +208,38 @@ fn first_slabs(core: &Core) -> Result<(), OpenError> {
     while made < lease_bytes && ((made == 0 && !on_demand) || made < prewarm) {
         let left = lease_bytes - made;
         let missing = prewarm.saturating_sub(made).clamp(first.min(left), left);
-        match first_slab(core, SlabKind::Lease, missing)? {
+        match first_slab(core, SlabKind::Lease, missing, wait)? {
             0 => break,
             len => made += len,
         }
     }
     if lease_bytes < prewarm {
-        first_slab(core, SlabKind::Bounce, budget.bounce_bytes)?;
+        first_slab(core, SlabKind::Bounce, budget.bounce_bytes, wait)?;
     }
     Ok(())
 }
 
 /// Bytes of one more slab, made and registered; 0 where the budget allows none.
-fn first_slab(core: &Core, kind: SlabKind, missing: u64) -> Result<u64, OpenError> {
+fn first_slab(core: &Arc<Core>, kind: SlabKind, missing: u64, wait: &Wait<'_>) -> Result<u64, OpenError> {
     let largest = 1;
-    let slab = core.arena.make_slab(kind, missing, largest);
-    let slab = slab.map_err(|error| unavailable("no memory for the arena; lower max_bytes", error))?;
-    let Some(slab) = slab else { return Ok(0) };
-    core.register_slab(slab.region())
-        .map_err(|error| unavailable("the engine refused to register the arena's first memory", error))?;
-    let len = slab.len();
-    core.counters.slabs_made.add(1);
-    core.arena.admit(slab);
-    Ok(len)
+    let grown = core.arena.grow(kind, missing, largest, core, || wait.slice());
+    let error = match grown.map_err(|error| unavailable("the arena's first memory did not come", error))? {
+        Growth::Made(len) => return Ok(len),
+        Growth::NoRoom => return Ok(0),
+        Growth::Refused(error) => error,
+    };
+    let what = match &*error {
+        GrowError::Register { source, .. } => {
+            let cause = chain(&**source);
+            format!("the engine refused to register the arena's first memory: {cause}")
+        }
+        GrowError::Map { .. } => format!("no memory for the arena; lower max_bytes: {}", chain(&error)),
+        other => format!("no memory for the arena: {}", chain(other)),
+    };
+    Err(OpenError::Unavailable {
+        message: what,
+        source: Some(Box::new(error)),
+    })
 }
 
 /// What becomes of a read that names no delivery of its own.

@@ -71,8 +71,9 @@ pub struct Options {
     pub batch_keys: u32,
     /// Tries after the first, for faults that pass. Default 3.
     pub retries: u32,
-    /// What a forked child sees of the arena.
-    pub fork: ForkPolicy,
+    /// What a forked child sees of the arena. Default `None`: `Exclude` where the arena's memory is shared with other processes (`host://`),
+    /// which allows nothing else, and `Inherit` elsewhere.
+    pub fork: Option<ForkPolicy>,
     /// Bound of a call that names none. Default 600 s.
     pub call_timeout: Duration,
 }
@@ -91,7 +92,7 @@ impl Default for Options {
             prewarm_bytes: 0,
             batch_keys: 400,
             retries: 3,
-            fork: ForkPolicy::Inherit,
+            fork: None,
             call_timeout: Duration::from_secs(600),
         }
     }

@@ -22,12 +22,15 @@ use crate::{
     patience::Wait,
 };
 use job::Job;
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tensorlease_engine::FaultKind;
+use tensorlease_memory::View;
 
-/// An object that is replaced between "what is it" and "give it to me" is asked again this often: a writer that does nothing else was seen to win
-/// four times in a row in one read of two hundred.
-const DESCRIBE_TRIES_MAX: u32 = 32;
+/// A read in ranges that met a replace starts over this often.
+const RANGES_TRIES_MAX: u32 = 32;
 
 /// One read, whole.
 pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
@@ -35,25 +38,48 @@ pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>
     let wait = patience.bounded(core.options.call_timeout);
     check::arguments(&request)?;
     core.check_quarantine()?;
+    core.check_room(request.items.len())?;
     if !describe::needed(&request) {
         return as_asked(core, request, &wait);
     }
+    describe::refuse_destinations(&request)?;
+    if core.engine.views().is_some() {
+        return held(core, request, &wait);
+    }
+    as_described(core, &request, &wait)
+}
+
+/// What it is and its bytes come of the same objects, which the engine holds until they are copied.
+fn held(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
+    let (request, objects) = view::held(core, request, wait)?;
+    match attempt(core, request, Some(objects), wait)? {
+        Attempt::Read(output) => Ok(output),
+        Attempt::Replaced(failures) => Err(read_error(failures)),
+    }
+}
+
+/// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take: a writer that
+/// does nothing else wins often, and not always.
+fn as_described(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
     let mut tries = 0;
     loop {
-        tries += 1;
-        let described = describe::request(core, &request, &wait)?;
-        match attempt(core, described, &wait) {
-            Ok(Attempt::Replaced(_)) if tries < DESCRIBE_TRIES_MAX => {}
-            Ok(Attempt::Replaced(failures)) => return Err(read_error(failures)),
+        let described = describe::request(core, request, wait)?;
+        let replaced = match attempt(core, described, None, wait) {
             Ok(Attempt::Read(output)) => return Ok(output),
-            Err(ReadError::SizeMismatch { failures, message }) => {
-                let replaced = failures.iter().all(|failure| failure.kind == FaultKind::Mismatch);
-                if !replaced || DESCRIBE_TRIES_MAX <= tries || !request.into.is_empty() {
-                    return Err(ReadError::SizeMismatch { failures, message });
-                }
+            Ok(Attempt::Replaced(failures)) => read_error(failures),
+            Err(ReadError::SizeMismatch { failures, message })
+                if failures.iter().all(|failure| failure.kind == FaultKind::Mismatch) =>
+            {
+                ReadError::SizeMismatch { failures, message }
             }
             Err(error) => return Err(error),
+        };
+        match wait.sleep(Duration::from_micros(50 << tries)) {
+            // That it never stood still says more than that the time is over.
+            Err(CallError::Timeout { .. }) => return Err(replaced),
+            slept => slept?,
         }
+        tries = (tries + 1).min(8);
     }
 }
 
@@ -64,8 +90,8 @@ fn as_asked(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<R
     loop {
         tries += 1;
         let again =
-            (tries < DESCRIBE_TRIES_MAX && request.into.is_empty() && core.may_cut(&request)).then(|| request.again());
-        match (attempt(core, request, wait)?, again) {
+            (tries < RANGES_TRIES_MAX && request.into.is_empty() && core.may_cut(&request)).then(|| request.again());
+        match (attempt(core, request, None, wait)?, again) {
             (Attempt::Read(output), _) => return Ok(output),
             (Attempt::Replaced(_), Some(again)) => request = again,
             (Attempt::Replaced(failures), None) => return Err(read_error(failures)),
@@ -80,10 +106,15 @@ enum Attempt {
     Replaced(Vec<KeyFailure>),
 }
 
-fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Attempt, ReadError> {
+fn attempt(
+    core: &Arc<Core>,
+    request: ReadRequest,
+    held: Option<Vec<Option<View>>>,
+    wait: &Wait<'_>,
+) -> Result<Attempt, ReadError> {
     let start = Instant::now();
-    let mut job = Job::new(core, request, wait)?;
-    let planned = job.land();
+    let mut job = Job::new(core, request, held, wait)?;
+    let planned = job.land(wait);
     core.stages.plan.add(start.elapsed());
     planned.map_err(|error| job.explain(error, wait))?;
     let mut tries = 0;
@@ -109,7 +140,7 @@ fn attempt(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<At
             wait.sleep(backoff(tries))?;
             tries += 1;
         }
-        job.land()?;
+        job.land(wait)?;
     }
     let replaced = job.replaced(wait)?;
     if replaced.is_empty() {
@@ -131,35 +162,14 @@ impl Core {
         let slabs_cross = piece < self.arena.budget().slab_bytes_max;
         slabs_cross || request.items.iter().any(|item| whole_up_to < item.expected.bytes())
     }
-
-    /// Past its bound the quarantine ends the reads, with the way out.
-    fn check_quarantine(&self) -> Result<(), ReadError> {
-        if self.counters.quarantines.get() == 0 {
-            return Ok(());
-        }
-        let (held, max) = (self.quarantined_bytes(), self.quarantine_bytes_max());
-        if held <= max {
-            return Ok(());
-        }
-        let usage = self.arena.usage();
-        Err(ReadError::ArenaExhausted {
-            message: format!(
-                "{held} bytes are quarantined because transfers that timed out may still write them, more than quarantine_bytes={max}; close this store and open a new one"
-            ),
-            asked: 0,
-            free: usage.free_bytes,
-            largest: usage.largest_free,
-            held,
-        })
-    }
 }
 
 /// 5 ms, 20 ms, 80 ms, ... at most 1 s, each between half and whole, so that clients that failed together don't return together.
-pub(crate) fn backoff(tries: u32) -> std::time::Duration {
+pub(crate) fn backoff(tries: u32) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let whole = (5_u64 << (2 * tries).min(8)).min(1000);
     let jitter = RandomState::new().hash_one(tries) % (whole / 2 + 1);
-    std::time::Duration::from_millis(whole - jitter)
+    Duration::from_millis(whole - jitter)
 }
 
 /// Every failure of one call is about an argument.

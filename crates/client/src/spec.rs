@@ -87,7 +87,10 @@ impl TensorSpec {
     #[must_use]
     pub fn words(&self) -> String {
         let shape: Vec<String> = self.shape.iter().map(u64::to_string).collect();
-        format!("{} ({})", self.dtype.name(), shape.join(", "))
+        match shape.as_slice() {
+            [len] => format!("{} ({len},)", self.dtype.name()),
+            _ => format!("{} ({})", self.dtype.name(), shape.join(", ")),
+        }
     }
 }
 

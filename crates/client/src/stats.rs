@@ -60,6 +60,8 @@ counters! {
     fallback_reads,
     /// Fallbacks because the budget was used up.
     fallback_budget,
+    /// Fallbacks because the host's daemon had no memory for another slab.
+    fallback_host_full,
     /// Fallbacks because a value can't fit into the budget at all.
     fallback_too_large,
     /// Fallbacks because the engine refused to register a slab.

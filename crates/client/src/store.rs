@@ -6,6 +6,7 @@ use crate::{
     blocking::{call_engine, on_a_reader},
     core::Core,
     error::message,
+    growth::Refused,
     open,
     patience::Wait,
     read,
@@ -17,7 +18,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tensorlease_arena::{AcquireError, GRANULE_BYTES, SlabKind};
+use tensorlease_arena::{GRANULE_BYTES, SlabKind};
 use tensorlease_engine::{CloseError, Engine, Fault, FaultKind};
 use tensorlease_memory::{Buffer, Landing, Region, into_whole_buffers};
 
@@ -87,7 +88,7 @@ impl Store {
     }
 
     fn start(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Self, OpenError> {
-        let core = Arc::new(open::core(engine, options, url)?);
+        let core = open::core(engine, options, url)?;
         if core.returns_idle_slabs() {
             let weak = Arc::downgrade(&core);
             core.readers.when_idle(Box::new(move || {
@@ -142,16 +143,18 @@ impl Store {
     /// A block of the arena of `bytes` bytes, contents unspecified. A put of it needs no copy and no registration.
     ///
     /// # Errors
-    /// [`ReadError::ArenaExhausted`] when the budget has no such block; it never falls back.
-    pub fn empty(&self, bytes: u64) -> Result<Buffer, ReadError> {
+    /// [`ReadError::ArenaExhausted`] when the budget has no such block; it never falls back. [`CallError::Timeout`] when the arena has not grown
+    /// by then.
+    pub fn empty(&self, bytes: u64, patience: Patience<'_>) -> Result<Buffer, ReadError> {
         let core = self.core();
         let _entered = core.enter()?;
         if bytes == 0 {
             return Ok(Buffer::from(tensorlease_memory::HeapBytes::new(0)));
         }
-        let mut acquired = core.acquire(SlabKind::Lease, &[(bytes, GRANULE_BYTES)]);
-        if let Some(refused) = acquired.refused {
-            return Err(exhausted(core, bytes, refused.kind, &refused.error));
+        let wait = patience.bounded(core.options.call_timeout);
+        let mut acquired = core.acquire(SlabKind::Lease, &[(bytes, GRANULE_BYTES)], || wait.slice())?;
+        if let Some(refused) = acquired.refused.map(|refused| refused.told(core)) {
+            return Err(exhausted(core, bytes, &refused));
         }
         let block = acquired.blocks.pop().expect("not refused, so there is a block");
         Ok(into_whole_buffers(vec![Landing::Block(block)]).remove(0))
@@ -175,6 +178,28 @@ impl Store {
         let wait = patience.bounded(core.options.call_timeout);
         self.check_keys(keys)?;
         self.contains_now(keys, &wait)
+    }
+
+    /// Would a call about these keys begin? Asks no engine.
+    ///
+    /// # Errors
+    /// [`CallError`]: a key that no call takes, a store that is closed, or is another process's.
+    pub fn check(&self, keys: &[String]) -> Result<(), CallError> {
+        let _entered = self.core().enter()?;
+        self.check_keys(keys)
+    }
+
+    /// The error of a wait that is over after `waited`, for those who look for keys themselves. `looked`: the engine has answered at least once; where
+    /// it has not, nothing is known of the keys.
+    #[must_use]
+    pub fn not_there(missing: &[String], waited: Duration, looked: bool) -> QueryError {
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let timeout = CallError::Timeout { waited_ms };
+        if looked {
+            not_there(timeout, missing)
+        } else {
+            timeout.into()
+        }
     }
 
     /// Returns once every key is there.
@@ -260,6 +285,11 @@ impl Store {
                 .unwrap_or_else(|_| Err(core.broken(format!("the {} engine panicked", core.capabilities.name))))
         })?;
         cleared.map_err(|fault: Fault| {
+            if fault.kind == FaultKind::Refused {
+                // What was asked is wrong, for instance that everything of everybody goes.
+                let message = format!("can't clear the namespace: {}", fault.message);
+                return CallError::Invalid { message }.into();
+            }
             let failures = vec![KeyFailure::new(&core.options.namespace, fault)];
             if let Err(error) = reachable("can't clear the namespace", &failures) {
                 return error.into();
@@ -380,7 +410,7 @@ fn not_there(error: CallError, missing: &[String]) -> QueryError {
         Fault::new(
             FaultKind::NotFound,
             0,
-            "nobody has put it; see whether its writer runs, or raise timeout",
+            "not put yet; see whether the writer runs, or raise timeout",
         )
     };
     let failures: Vec<KeyFailure> = missing.iter().map(|key| KeyFailure::new(key, absent())).collect();
@@ -390,15 +420,9 @@ fn not_there(error: CallError, missing: &[String]) -> QueryError {
     }
 }
 
-fn exhausted(core: &Core, asked: u64, kind: crate::FallbackKind, error: &AcquireError) -> ReadError {
-    let usage = core.arena.usage();
-    ReadError::ArenaExhausted {
-        message: format!("no block of {asked} bytes: {} ({error})", kind.words()),
-        asked,
-        free: usage.free_bytes,
-        largest: usage.largest_free,
-        held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
-    }
+fn exhausted(core: &Core, asked: u64, refused: &Refused) -> ReadError {
+    let message = format!("no block of {asked} bytes: {} ({refused})", refused.kind.words());
+    core.exhausted(message, asked).into()
 }
 
 impl Core {
@@ -406,7 +430,8 @@ impl Core {
         if self.forked() || self.is_closed() {
             return 0;
         }
-        *crate::patience::lock(&self.growth_refused) = None;
+        self.arena.forget_refusals();
+        self.copies.forget_refusals();
         let copies: u64 = self
             .copies
             .take_empty_slabs()
@@ -429,8 +454,10 @@ impl Core {
         while !ended && wait.sleep(Duration::from_millis(1)).is_ok() {
             ended = self.readers.close(Instant::now());
         }
+        // A slab in the making is registered by a thread of its own.
+        while self.arena.is_growing() && wait.sleep(Duration::from_millis(1)).is_ok() {}
         // A call may also run on its caller's own thread, which closing doesn't end.
-        if ended && self.calls_running() == 0 {
+        if ended && self.calls_running() == 0 && !self.arena.is_growing() {
             let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();
             for (addr, len) in registered {
                 self.unregister_slab(Region { addr, len });

@@ -63,16 +63,18 @@ pub(crate) fn put(
 ) -> Result<(), WriteError> {
     let _entered = core.enter()?;
     let wait = patience.bounded(core.options.call_timeout);
+    core.check_quarantine()?;
+    core.check_room(items.len())?;
     // Only who names a time waits for room; everybody else learns at once that there is none.
     let for_room = core.capabilities.others_make_room && patience.deadline.is_some();
-    let Checked { mut objects, unstored } = checked(core, items)?;
+    let mut objects = checked(core, items)?;
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     let mut failures = Vec::new();
     let (mut tries, mut divisor) = (0, 1_u64);
     // What lies idle in this client's own part of the engine's memory must not be what is in the way: it goes back before the second try.
     let mut has_idle = core.lends_slabs;
     while !objects.is_empty() {
-        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor)?;
+        let (calls, later) = plan::cut(core, std::mem::take(&mut objects), route, divisor, &wait)?;
         let (mut passing, mut full, mut halve) = (Vec::new(), false, false);
         for Unwritten { object, fault } in calls::run::<WriteCall>(core, calls, usize::MAX, &wait)? {
             let failure = KeyFailure::new(&object.key[core.options.namespace.len()..], fault);
@@ -115,9 +117,6 @@ pub(crate) fn put(
         objects.extend(later);
     }
     core.counters.written_keys.add(keys - failures.len() as u64);
-    if !unstored.is_empty() {
-        failures.extend(remove(core, &unstored, &wait)?.1);
-    }
     if !failures.is_empty() {
         return Err(write_error(failures));
     }
@@ -166,15 +165,8 @@ pub(crate) fn remove(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Resu
     Ok((removed, failures))
 }
 
-/// The values of a put.
-struct Checked {
-    objects: Vec<Object>,
-    /// Keys, with the namespace, of values of zero bytes, where the engine stores none.
-    unstored: Vec<String>,
-}
-
-/// Checks every item before anything is written.
-fn checked(core: &Core, items: Vec<PutItem>) -> Result<Checked, CallError> {
+/// The objects of a put; every item is checked before anything is written.
+fn checked(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
     let invalid = |message: String| Err(CallError::Invalid { message });
     let mut seen = HashSet::with_capacity(items.len());
     for item in &items {
@@ -196,7 +188,6 @@ fn checked(core: &Core, items: Vec<PutItem>) -> Result<Checked, CallError> {
         }
     }
     let (packed, packed_empty) = (packed_tag(), packed_empty_tag());
-    let mut unstored = Vec::new();
     let object = |item: PutItem| {
         let len = item.bytes();
         let kind = match item.kind {
@@ -208,26 +199,17 @@ fn checked(core: &Core, items: Vec<PutItem>) -> Result<Checked, CallError> {
             "" => item.key,
             namespace => format!("{namespace}{}", item.key),
         };
-        if 0 < len {
-            return Some(Object {
-                key,
-                segments: item.segments,
-                kind,
-                len,
-            });
-        }
-        // Requirement B14: a value of zero bytes never reaches the engine. A marker tells where the engine can tell it apart.
-        if !core.capabilities.describes {
-            unstored.push(key);
-            return None;
-        }
-        Some(Object {
+        // Requirement B14: a value of zero bytes never reaches the engine. A marker says that it is there.
+        let (segments, len) = match len {
+            0 => (vec![Segment::Owned(ZERO_MARKER.to_vec())], ZERO_MARKER.len() as u64),
+            len => (item.segments, len),
+        };
+        Object {
             key,
-            segments: vec![Segment::Owned(ZERO_MARKER.to_vec())],
+            segments,
             kind,
-            len: ZERO_MARKER.len() as u64,
-        })
+            len,
+        }
     };
-    let objects = items.into_iter().filter_map(object).collect();
-    Ok(Checked { objects, unstored })
+    Ok(items.into_iter().map(object).collect())
 }

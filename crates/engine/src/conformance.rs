@@ -89,6 +89,7 @@ macro_rules! for_each_conformance_check {
             removals_never_disturb_a_running_read
             removed_objects_are_gone
             removing_a_missing_key_is_false
+            replaces_by_another_size_give_the_memory_back
             results_come_in_the_order_of_the_keys
             targets_may_be_unaligned_and_tightly_packed
             targets_stay_as_they_are_after_the_call

@@ -9,6 +9,7 @@
 mod choice;
 mod failing;
 mod gated;
+mod hanging;
 mod key_losing;
 mod late_writing;
 mod observing;
@@ -20,6 +21,7 @@ mod withheld;
 pub use choice::Choice;
 pub use failing::{FailOn, Failing};
 pub use gated::{Gate, Gated};
+pub use hanging::Hanging;
 pub use key_losing::KeyLosing;
 pub use late_writing::LateWriting;
 pub use observing::{Call, ObservedRead, Observing};
@@ -68,7 +70,7 @@ macro_rules! forward {
         }
     };
     // What no decorator changes: questions about the engine, and memory of its own.
-    (@ asides) => { $crate::forward!(stats, local_reads, remark, staging, views, slabs); };
+    (@ asides) => { $crate::forward!(stats, local_reads, late_bytes, remark, staging, views, slabs); };
     (@ remark) => { fn remark(&self) -> Option<String> { self.inner.remark() } };
     (@ staging) => { fn staging(&self) -> Option<&dyn $crate::Staging> { self.inner.staging() } };
     (@ views) => { fn views(&self) -> Option<&dyn $crate::Views> { self.inner.views() } };
@@ -76,6 +78,7 @@ macro_rules! forward {
         fn slabs(&self) -> Option<std::sync::Arc<dyn tensorlease_memory::SlabSource>> { self.inner.slabs() }
     };
     (@ local_reads) => { fn local_reads(&self) -> u64 { self.inner.local_reads() } };
+    (@ late_bytes) => { fn late_bytes(&self) -> u64 { self.inner.late_bytes() } };
     (@ stats) => { fn stats(&self) -> $crate::EngineStats { self.inner.stats() } };
     (@ close) => { fn close(&self) -> Result<(), $crate::CloseError> { self.inner.close() } };
 }

@@ -29,10 +29,11 @@ use tensorlease_memory::{Region, SlabSource, Source, Target, View};
 ///    memory does, and `register` succeeds at no cost. The caller unregisters no memory of a running transfer.
 ///    (`unregistered_memory_is_refused_and_untouched`, `registrations_are_checked`, `free_registration_takes_any_memory`)
 /// 7. **Writes.** After `Ok`, every later call from any thread sees the new object: its segments one after the other,
-///    with its tag. The old object, of whatever size, is gone. After a failure the old object is still there, whole (without
+///    with its tag. The old object, of whatever size, is gone, and its memory free. After a failure the old object is still there, whole (without
 ///    `atomic_replace` it may be gone).
 ///    With `atomic_replace` a concurrent reader sees the old object or the new one, never a mixture; without it the read may
-///    be `Transient`, or a mixture: then nobody replaces a key that may be read. (`written_segments_are_gathered`, `a_replace_may_change_the_size`, `a_replace_is_atomic`, `a_replace_that_does_not_fit_keeps_the_old_object`)
+///    be `Transient`, or a mixture: then nobody replaces a key that may be read. (`written_segments_are_gathered`, `a_replace_may_change_the_size`, `a_replace_is_atomic`, `a_replace_that_does_not_fit_keeps_the_old_object`,
+///    `replaces_by_another_size_give_the_memory_back`)
 /// 8. **Removal.** `Ok(true)`: the object was there and is gone. `Ok(false)`: there was none. `remove_prefix` removes every
 ///    object whose key starts with the prefix and returns how many there were. A removal never disturbs a running read: it
 ///    ends whole or `NotFound` (or `Transient`, without `atomic_replace`). (`removed_objects_are_gone`, `removing_a_missing_key_is_false`, `a_prefix_removes_its_keys_only`)
@@ -76,6 +77,10 @@ pub trait Engine: Send + Sync {
     fn stats(&self) -> EngineStats;
     /// Objects copied out of this very process since open, where the transport would have been the other way.
     fn local_reads(&self) -> u64 {
+        0
+    }
+    /// Bytes of its own memory that transfers which were given up may still use: kept until it is closed.
+    fn late_bytes(&self) -> u64 {
         0
     }
     /// What people should know of the way that reads will take, for the line that is logged at open.

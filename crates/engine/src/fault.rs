@@ -25,13 +25,15 @@ pub enum FaultKind {
     Unregistered,
     /// The engine can't be reached or is closed.
     Unavailable,
-    /// Refused for good: invalid key, value too large...
+    /// Refused for good: invalid key, too many dimensions...
     Refused,
+    /// The value is larger than all that the store can ever hold (writes): no waiting helps.
+    TooLarge,
 }
 
 impl FaultKind {
     /// Every kind. The host's protocol sends a kind as its place here: another order is another version of it.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NotFound,
         Self::Mismatch,
         Self::NoHandle,
@@ -43,6 +45,7 @@ impl FaultKind {
         Self::Unregistered,
         Self::Unavailable,
         Self::Refused,
+        Self::TooLarge,
     ];
 }
 
@@ -65,6 +68,19 @@ impl Fault {
             kind,
             code,
             message: message.into(),
+        }
+    }
+
+    /// What became of a transfer, and of undoing what was done for it. A failure of the transfer comes first: it says whether the memory may
+    /// still be written.
+    pub fn of_both<T>(transfer: Result<T, Self>, undone: Result<(), Self>) -> Result<T, Self> {
+        match (transfer, undone) {
+            (Err(mut failed), Err(also)) => {
+                failed.message = format!("{}; {}", failed.message, also.message).into();
+                Err(failed)
+            }
+            (Ok(_), Err(failed)) => Err(failed),
+            (transfer, Ok(())) => transfer,
         }
     }
 
@@ -130,4 +146,21 @@ pub enum CloseError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_that_may_still_write_is_not_hidden_by_what_fails_after_it() {
+        let late = Fault::new(FaultKind::MayStillWrite, -800, "given up after 60 s");
+        let undone = Fault::new(FaultKind::Refused, -600, "not unregistered");
+        let both = Fault::of_both::<u64>(Err(late.clone()), Err(undone.clone())).unwrap_err();
+        assert_eq!((both.kind, both.code), (FaultKind::MayStillWrite, -800));
+        assert!(both.message.contains("given up") && both.message.contains("not unregistered"));
+        assert_eq!(Fault::of_both::<u64>(Err(late.clone()), Ok(())), Err(late));
+        assert_eq!(Fault::of_both(Ok(7), Err(undone.clone())), Err(undone));
+        assert_eq!(Fault::of_both(Ok(7), Ok(())), Ok(7));
+    }
 }

@@ -4,6 +4,7 @@
 //! - [`Capabilities`], [`Fault`], [`Tag`]: the words of that contract.
 //! - [`Staging`]: registered memory of an engine's own, on loan.
 //! - [`Turns`]: few calls at a time, for engines whose calls are in each other's way.
+//! - [`Removals`], [`of_another_size`]: for engines that take objects away from their readers, or lose the memory of replaced ones.
 //! - [`ObjectIndex`]: key to object, for engines that keep their objects themselves.
 //! - [`Embedded`]: objects in this process, in recycled memory.
 //! - [`decorators`]: engines around engines that do harm on purpose, for tests.
@@ -17,6 +18,8 @@ mod embedded;
 mod engine;
 mod fault;
 mod object_index;
+mod removals;
+mod replaces;
 mod staging;
 mod tag;
 mod turns;
@@ -26,6 +29,8 @@ pub use embedded::{Embedded, EmbeddedOptions};
 pub use engine::{Engine, EngineStats, ObjectInfo, ReadOp, Viewed, Views, WriteOp};
 pub use fault::{CloseError, Fault, FaultKind, RegisterError};
 pub use object_index::{Indexed, ObjectIndex};
+pub use removals::{Reading, Removals, Removing};
+pub use replaces::of_another_size;
 pub use staging::{Loan, LoanLimits, Staging};
 pub use tag::Tag;
 pub use turns::{Turn, Turns};

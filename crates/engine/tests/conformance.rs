@@ -58,7 +58,7 @@ fn embedded_pinned() -> Option<Rig> {
 fn pinned_in_decorators() -> Option<Rig> {
     embedded_pinned()?;
     let store = store(true).expect("pinning worked a moment ago");
-    rig(from_spec("fail:full:0+short:0+late:1ms:0+lose:0+slow:0ms", store).expect("a valid spec"))
+    rig(from_spec("fail:full:0+short:0+late:1ms:0+lose:0+slow:0ms+hang:0ms", store).expect("a valid spec"))
 }
 
 fn failing() -> Option<Rig> {

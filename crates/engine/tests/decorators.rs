@@ -211,6 +211,26 @@ fn slow_pauses_once_per_call() {
 }
 
 #[test]
+fn hanging_registrations_take_their_time_and_nothing_else_does() {
+    let pause = Duration::from_millis(200);
+    let (inner, memory) = (store(), memory());
+    ten_objects(&inner);
+    let engine = from_spec("hang:200ms:call2", inner).expect("a valid text");
+    assert!(
+        !engine.capabilities().prompt,
+        "an engine that hangs may not run on the caller's thread"
+    );
+    assert_eq!(read_ten(&*engine, &memory), vec![Ok(100); 10]);
+    for hangs in [false, true, false] {
+        let started = Instant::now();
+        engine.register(memory.region()).expect("it registers all the same");
+        let took = started.elapsed();
+        assert!(!hangs || pause <= took, "{took:?}");
+        engine.unregister(memory.region()).expect("it is registered");
+    }
+}
+
+#[test]
 fn gated_calls_wait_until_the_gate_opens() {
     let inner = store();
     ten_objects(&inner);
@@ -436,7 +456,7 @@ fn a_wrong_text_names_the_part_and_what_is_allowed() {
     );
     assert_eq!(
         error("burn").to_string(),
-        "unknown fault `burn`; known: slow, fail, short, late, lose"
+        "unknown fault `burn`; known: slow, hang, fail, short, late, lose"
     );
     let wrong = [
         "",
@@ -447,6 +467,9 @@ fn a_wrong_text_names_the_part_and_what_is_allowed() {
         "slow:-1ms",
         "slow:1h",
         "slow:1ms:1",
+        "hang",
+        "hang:5s:call0",
+        "hang:5s:0.5",
         "fail",
         "fail:transient",
         "fail:bad:0.1",

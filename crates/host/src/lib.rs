@@ -10,6 +10,7 @@ mod daemon;
 mod descriptors;
 mod place;
 mod socket;
+mod watch;
 pub mod wire;
 
 pub use client::{ConnectError, HostEngine, HostReport, WELCOME_MAX};

@@ -104,7 +104,7 @@ impl FrameReader {
             if wanted <= come.len() {
                 break self.start + LENGTH_BYTES..self.start + wanted;
             }
-            self.make_room(wanted);
+            self.make_room(wanted)?;
             self.receive(socket)?;
         };
         self.start = body.end;
@@ -112,7 +112,7 @@ impl FrameReader {
     }
 
     /// Room for a frame of `len` bytes that begins at the buffer's start.
-    fn make_room(&mut self, len: usize) {
+    fn make_room(&mut self, len: usize) -> Result<(), Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if KEPT_BYTES_MAX < self.buffer.len() && len <= KEPT_BYTES_MAX {
@@ -124,9 +124,12 @@ impl FrameReader {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if self.buffer.len() < len {
+        if let Some(more) = len.checked_sub(self.buffer.len()) {
+            // Without memory for one client's message the others are served on.
+            self.buffer.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.buffer.resize(len, 0);
         }
+        Ok(())
     }
 
     fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<(), Broken> {

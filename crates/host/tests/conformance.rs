@@ -39,7 +39,7 @@ fn plays_a_role() {
 fn slabs_of_the_daemon_take_objects() {
     let rig = WithDaemon::in_a_process();
     let slab = rig.slabs().expect("a host lends slabs").make(1 << 20);
-    let slab = slab.expect("the daemon answers").expect("there is room");
+    let slab = slab.expect("there is room");
     assert_eq!(slab.len(), 1 << 20);
     let tag = Tag::new(b"any");
     let bytes = [7_u8; 1000];

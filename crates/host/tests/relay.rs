@@ -15,7 +15,7 @@ use tensorlease_engine::decorators::{Choice, Gate, Gated, LateWriting};
 use tensorlease_engine::{Engine, Fault, FaultKind, ReadOp, Tag, WriteOp, conformance_tests};
 use tensorlease_host::wire::{Answer, Fetch, Request, Reservation, Span, Store, VERSION};
 use tensorlease_host::{Behind, Daemon, HostEngine, SocketPath, StartError};
-use tensorlease_memory::{CopyMode, SlabMemory, copy};
+use tensorlease_memory::{CopyMode, NoSlab, SlabMemory, copy};
 use with_daemon::WithDaemon;
 
 const MIB: usize = 1 << 20;
@@ -82,7 +82,11 @@ impl Client {
 
 fn extent(engine: &HostEngine, bytes: usize) -> Option<SlabMemory> {
     let slabs = engine.slabs().expect("a host lends slabs");
-    slabs.make(bytes).expect("the daemon answers")
+    match slabs.make(bytes) {
+        Ok(slab) => Some(slab),
+        Err(NoSlab::Full { .. }) => None,
+        Err(none) => panic!("{none}"),
+    }
 }
 
 /// All memory that the daemon has left, filled with one byte.

@@ -210,6 +210,14 @@ fn every_reply_comes_back() {
             reservations: vec![block, Reservation::Full { free: 3 }],
         },
         Answer::Extent { reservation: block },
+        Answer::NoExtent {
+            why: "no locked memory",
+            registration: true,
+        },
+        Answer::NoExtent {
+            why: "",
+            registration: false,
+        },
         Answer::Flags {
             flags: vec![true, false],
         },

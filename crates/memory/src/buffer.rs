@@ -1,5 +1,6 @@
 //! Bytes handed to a user: exclusive, owned, given back on drop.
 
+use crate::parts::parts;
 use crate::slab::Hold;
 use crate::{HeapBytes, Lease, Mapping, Region};
 use std::ops::{Deref, DerefMut, Range};
@@ -89,26 +90,54 @@ impl Buffer {
         matches!(memory, Memory::Block(_))
     }
 
-    /// Buffers of the given cuts of the first `len` bytes of `memory`. By taking the memory it knows that no safe target
+    /// Buffers of the given cuts of the first `len` bytes of `memory`; of a mapping each keeps its part alone. By taking the memory it knows that no safe target
     /// of it is left; by refusing overlaps it makes each buffer exclusive.
     pub(crate) fn cut(memory: Memory, len: usize, cuts: Vec<Range<usize>>) -> Vec<Self> {
         check_cuts(len, &cuts);
-        let base = memory.base();
-        let piece = |cut: Range<usize>, owner| Self {
+        match (memory, cuts.as_slice()) {
+            (memory, [cut]) => vec![Self::piece(memory.base(), cut, Owner::Alone(memory))],
+            (Memory::Fresh(mapping), [_, ..]) => Self::cut_apart(mapping, &cuts),
+            (memory, cuts) => {
+                let (base, shared) = (memory.base(), Arc::new(memory));
+                cuts.iter()
+                    .map(|cut| Self::piece(base, cut, Owner::Shared(Arc::clone(&shared))))
+                    .collect()
+            }
+        }
+    }
+
+    fn piece(base: *mut u8, cut: &Range<usize>, owner: Owner) -> Self {
+        Self {
             // Within an allocation, so not null.
             base: NonNull::new(base.wrapping_add(cut.start)).expect("memory does not lie at address 0"),
             len: cut.len(),
             owner,
-        };
-        match <[_; 1]>::try_from(cuts) {
-            Ok([cut]) => vec![piece(cut, Owner::Alone(memory))],
-            Err(cuts) => {
-                let shared = Arc::new(memory);
-                cuts.into_iter()
-                    .map(|cut| piece(cut, Owner::Shared(Arc::clone(&shared))))
-                    .collect()
+        }
+    }
+
+    /// Buffers of a mapping that is taken apart, so that one that lives long keeps little more than its own memory.
+    fn cut_apart(mapping: Mapping, cuts: &[Range<usize>]) -> Vec<Self> {
+        let (base, mut rest) = (mapping.base(), Some(mapping));
+        let mut buffers: Vec<Option<Self>> = cuts.iter().map(|_| None).collect();
+        // The last part first: it is what is cut off.
+        for (begin, of_part) in parts(cuts).into_iter().rev() {
+            let part = match (&mut rest, begin) {
+                (Some(rest), 1..) => rest.split_off(begin),
+                _ => rest.take().expect("the first part comes last"),
+            };
+            if let [at] = *of_part {
+                buffers[at] = Some(Self::piece(base, &cuts[at], Owner::Alone(Memory::Fresh(part))));
+                continue;
+            }
+            let shared = Arc::new(Memory::Fresh(part));
+            for at in of_part {
+                buffers[at] = Some(Self::piece(base, &cuts[at], Owner::Shared(Arc::clone(&shared))));
             }
         }
+        buffers
+            .into_iter()
+            .map(|buffer| buffer.expect("every cut lies in one part"))
+            .collect()
     }
 
     /// One buffer of all `len` bytes of `memory`.

@@ -10,6 +10,12 @@ const HEAP_ALIGN_BYTES: usize = align_of::<CacheLine>();
 #[repr(align(64))]
 struct CacheLine;
 
+/// Could so many bytes be allocated just now? For calls whose own books grow with what they are asked: the allocations of those abort the process
+/// where they fail.
+pub fn has_room(bytes: usize) -> bool {
+    Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
+}
+
 /// Heap memory of a fixed length, zero at first.
 #[derive(Debug)]
 pub struct HeapBytes {
@@ -94,6 +100,13 @@ fn layout(len: usize) -> Layout {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_room_for_a_little_and_none_for_all_addresses() {
+        assert!(has_room(1 << 20));
+        assert!(!has_room(isize::MAX.unsigned_abs()));
+        assert!(HeapBytes::try_new(isize::MAX.unsigned_abs() - 63).is_none());
+    }
 
     #[test]
     fn heap_bytes_are_zero_and_aligned_at_every_length() {

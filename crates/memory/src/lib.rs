@@ -41,7 +41,9 @@ mod lease;
 mod slab;
 
 pub mod descriptor;
+mod growth;
 mod leased_blocks;
+mod parts;
 mod pool;
 mod region_set;
 mod return_list;
@@ -56,17 +58,21 @@ pub mod limits;
 pub mod pin;
 #[allow(unsafe_code)]
 mod poison;
+#[allow(unsafe_code)]
+pub mod process;
 
 pub use buffer::Buffer;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
 pub use foreign::Foreign;
-pub use heap::HeapBytes;
+pub use growth::{GrowError, Grown, Growth, SlabKeeper, Ungrown, Unregistered};
+pub use heap::{HeapBytes, has_room};
 pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
 pub use mapping::{MEMORY_FILE, MapError, Mapping, MappingKind};
-pub use pool::{Admission, ForkPolicy, GrowError, Pool, SlabReservation};
+pub use parts::lay_out;
+pub use pool::{Admission, ForkPolicy, Pool, SlabReservation};
 pub use region_set::RegionSet;
 pub use return_list::ReturnList;
-pub use slab_source::{SealedSlabs, SlabMemory, SlabSource};
+pub use slab_source::{NoSlab, SealedSlabs, SlabMemory, SlabSource};
 pub use span::{Region, Source, Target};
 pub use view::{View, ViewKeeper};

@@ -83,6 +83,9 @@ unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
+/// Pages are made in pieces of this length, bytes.
+const PREFAULT_BYTES: usize = 32 << 20;
+
 impl Mapping {
     /// Maps at least `len` bytes, readable and writable, not yet populated.
     ///
@@ -181,7 +184,11 @@ impl Mapping {
     /// touch faults as ever. The bytes keep their values. Panics when the range is out of bounds.
     pub fn prefault(&self, range: Range<usize>) {
         let start = range.start - range.start % limits::page_bytes();
-        let _refused = self.advise(start..range.end, Advice::LinuxPopulateWrite);
+        // In pieces: while the kernel makes pages, other threads of this process can't map or unmap anything.
+        for start in (start..range.end).step_by(PREFAULT_BYTES) {
+            let end = range.end.min(start + PREFAULT_BYTES);
+            let _refused = self.advise(start..end, Advice::LinuxPopulateWrite);
+        }
     }
 
     /// A forked child does not get this memory (MADV_DONTFORK): fork is cheap, and a touch in the child is a fault.
@@ -237,6 +244,24 @@ impl Mapping {
         self.base.as_ptr()
     }
 
+    /// Cuts off what lies from `at` on, as a mapping of its own. Panics where no page begins at `at` inside of it, and with a memory file, which is
+    /// one.
+    pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        assert!(
+            0 < at && at < self.len && at.is_multiple_of(limits::page_bytes()) && self.memfd.is_none(),
+            "a mapping of {} bytes is not cut at {at}",
+            self.len
+        );
+        let rest = Self {
+            base: NonNull::new(self.base.as_ptr().wrapping_add(at)).expect("memory does not lie at address 0"),
+            len: self.len - at,
+            memfd: None,
+            excluded: self.excluded.clone(),
+        };
+        self.len = at;
+        rest
+    }
+
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -271,10 +296,15 @@ impl Drop for Mapping {
         }
         // Whoever gets these addresses next must find them usable.
         poison::allow(self.region());
-        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else: by this process, or by an ancestor that passes it on to
-        // its children. All spans borrowed self, and leases keep the mapping alive through their slab (rule 3).
+        // SAFETY: the range was mapped in `new` or `of_sealed` and is unmapped nowhere else, for `split_off` leaves each byte to one mapping: by this
+        // process, or by an ancestor that passes it on to its children. All spans borrowed self, and leases keep the mapping alive through their slab
+        // (rule 3).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "a whole mapping can always be unmapped: {unmapped:?}");
+        if unmapped.is_err() {
+            // A part between two others can't be unmapped where the process has as many mappings as it may: its pages go all the same.
+            // SAFETY: nothing uses the bytes any more, as above.
+            let _kept = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+        }
     }
 }
 
@@ -369,6 +399,22 @@ mod tests {
         }
         let odd = Mapping::of_sealed(passed(&short), 1);
         assert!(matches!(odd, Err(MapError::Map { .. })), "{odd:?}");
+    }
+
+    #[test]
+    fn what_is_cut_off_is_a_mapping_of_its_own() {
+        let page = limits::page_bytes();
+        let mut first = Mapping::new(MappingKind::Anonymous, 3 * page).unwrap();
+        crate::copy(
+            (&[9_u8; 5][..]).into(),
+            &first.target(page..page + 5),
+            crate::CopyMode::Cached,
+        );
+        let rest = first.split_off(page);
+        assert_eq!((first.len(), rest.len()), (page, 2 * page));
+        assert_eq!(rest.region().addr, first.region().end());
+        drop(first);
+        assert_eq!(rest.source(0..5).to_vec(), [9; 5], "it stays when the other goes");
     }
 
     #[test]

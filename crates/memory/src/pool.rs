@@ -1,9 +1,10 @@
 //! Slabs + arena bookkeeping + the return list: hands out blocks of memory.
 
+use crate::growth::Growing;
 use crate::leased_blocks::LeasedBlocks;
 use crate::slab::{Hold, Slab, to_usize};
 use crate::sync::{Mutex, MutexGuard};
-use crate::{InFlight, Lease, MapError, Mapping, MappingKind, Region, ReturnList, SlabMemory, SlabSource};
+use crate::{GrowError, InFlight, Lease, Mapping, MappingKind, NoSlab, Region, ReturnList, SlabMemory, SlabSource};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StaticMutex, PoisonError};
@@ -17,21 +18,6 @@ pub enum ForkPolicy {
     Inherit,
     /// Nothing: fork is cheap, and a touch in the child is a fault.
     Exclude,
-}
-
-/// Why a slab could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GrowError {
-    /// The machine gave no memory, though the budget allows it.
-    #[error("cannot make a slab of {len} bytes; lower max_bytes or free memory of this machine")]
-    Map {
-        /// Bytes of the slab.
-        len: u64,
-        /// What was refused.
-        #[source]
-        source: MapError,
-    },
 }
 
 /// Result of [`Pool::acquire`].
@@ -63,6 +49,7 @@ pub(crate) struct Shared {
     source: Option<Arc<dyn SlabSource>>,
     returns: Arc<ReturnList>,
     books: Mutex<Books>,
+    growing: Growing,
 }
 
 /// Everything under the lock.
@@ -104,6 +91,7 @@ impl Pool {
             source,
             returns: Arc::new(ReturnList::new()),
             books: Mutex::new(books),
+            growing: Growing::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -141,48 +129,80 @@ impl Pool {
         Admission { blocks, refused }
     }
 
-    /// Reserves budget, then maps and populates a slab for what is missing (outside the lock). None: the budget allows
-    /// none, the source of the slabs has no room, or the pool is closed. The caller registers `region()` with its engine, then admits it.
+    /// Reserves budget, then maps and populates a slab for what is missing (outside the lock, in this thread). None: the budget
+    /// allows none, the source of the slabs has no room, or the pool is closed. The caller registers `region()` with its engine, then admits it.
     ///
     /// # Errors
-    /// `Map` when the machine has not the memory; the budget is given back.
+    /// [`GrowError`]; the budget is given back.
     pub fn make_slab(
         &self,
         kind: SlabKind,
         missing_bytes: u64,
         largest: u64,
     ) -> Result<Option<SlabReservation>, GrowError> {
+        match self.make(kind, missing_bytes, largest)? {
+            Made::Slab(slab) => Ok(Some(slab)),
+            Made::NoRoom { cause: Some(cause), .. } => Err(cause),
+            Made::NoRoom { cause: None, .. } => Ok(None),
+        }
+    }
+
+    pub(crate) fn make(&self, kind: SlabKind, missing_bytes: u64, largest: u64) -> Result<Made, GrowError> {
         let mut most = u64::MAX;
         loop {
             let reserved = {
                 let mut books = self.shared.lock_drained();
-                if books.closed {
-                    return Ok(None);
-                }
-                books.reserve_slab(kind, missing_bytes, largest, most)
+                let open = !books.closed;
+                open.then(|| books.reserve_slab(kind, missing_bytes, largest, most))
+                    .flatten()
             };
-            let Some((slab, len)) = reserved else { return Ok(None) };
+            let Some((slab, len)) = reserved else {
+                return Ok(Made::NoRoom {
+                    left: u64::MAX,
+                    cause: None,
+                });
+            };
             let mut reservation = SlabReservation {
                 pool: self.clone(),
                 slab,
                 memory: None,
                 admitted: false,
             };
-            reservation.memory = self.map(len).map_err(|source| GrowError::Map { len, source })?;
-            if reservation.memory.is_some() {
-                return Ok(Some(reservation));
-            }
+            let (left, cause) = match self.map(len) {
+                Ok(memory) => {
+                    reservation.memory = Some(memory);
+                    return Ok(Made::Slab(reservation));
+                }
+                Err(NoSlab::Map(source)) => return Err(GrowError::Map { len, source }),
+                Err(NoSlab::Gone { why }) => return Err(GrowError::Gone { why }),
+                Err(NoSlab::Full { free }) => (free, None),
+                Err(NoSlab::Refused { why, registration }) => (0, Some(GrowError::Lender { why, registration })),
+            };
             drop(reservation);
             // A source that has no room for this one may have it for a shorter one.
             if len <= shortest_slab(largest, self.shared.budget.page_bytes) {
-                return Ok(None);
+                return Ok(Made::NoRoom { left, cause });
             }
             most = len / 2;
         }
     }
 
     /// From now on blocks are cut from the slab. Panics on another pool's slab.
-    pub fn admit(&self, mut slab: SlabReservation) -> SlabId {
+    pub fn admit(&self, slab: SlabReservation) -> SlabId {
+        self.admitted(slab, &mut self.shared.lock())
+    }
+
+    /// As [`Pool::admit`]; gives it back where the pool was closed meanwhile.
+    pub(crate) fn admit_if_open(&self, slab: SlabReservation) -> Result<SlabId, SlabReservation> {
+        let mut books = self.shared.lock();
+        if books.closed {
+            drop(books);
+            return Err(slab);
+        }
+        Ok(self.admitted(slab, &mut books))
+    }
+
+    fn admitted(&self, mut slab: SlabReservation, books: &mut Books) -> SlabId {
         assert!(
             Arc::ptr_eq(&self.shared, &slab.pool.shared),
             "a slab is admitted to the pool that made it, not to the {}",
@@ -193,7 +213,6 @@ impl Pool {
             .take()
             .expect("a reservation holds its memory until it is admitted");
         let memory = Slab::new(memory, Arc::clone(&self.shared.returns), Arc::downgrade(&self.shared));
-        let mut books = self.shared.lock();
         books.arena.admit_slab(slab.slab);
         books.slabs.insert(slab.slab, Arc::new(memory));
         slab.admitted = true;
@@ -238,6 +257,29 @@ impl Pool {
         self.shared.lock_drained().take_empty_slabs(|other| other == kind)
     }
 
+    /// Removes the empty slabs whose release makes room for a block of `largest` bytes; none where there is room, or where all
+    /// of them are too little. `left`: bytes that the source of the slabs has free.
+    pub(crate) fn take_slabs_for(&self, kind: SlabKind, largest: u64, left: u64) -> Vec<SlabMemory> {
+        let mut books = self.shared.lock_drained();
+        let given_up = books.arena.slabs_to_give_up(kind, largest, left).unwrap_or_default();
+        given_up.into_iter().filter_map(|slab| books.take_slab(slab)).collect()
+    }
+
+    /// May there be a slab for a block of `largest` bytes, in place of empty ones where it must?
+    pub(crate) fn may_grow(&self, kind: SlabKind, largest: u64) -> bool {
+        let books = self.shared.lock();
+        !books.closed && books.arena.slabs_to_give_up(kind, largest, u64::MAX).is_some()
+    }
+
+    pub(crate) fn growing(&self) -> &Growing {
+        &self.shared.growing
+    }
+
+    /// Has it a slab of that kind?
+    pub fn has_slab(&self, kind: SlabKind) -> bool {
+        0 < self.shared.lock().arena.usage_of(kind).slabs
+    }
+
     /// All slabs' regions (for unregistering at close).
     pub fn regions(&self) -> Vec<Region> {
         let books = self.shared.lock();
@@ -273,7 +315,12 @@ impl Pool {
         self.shared.lock().closed = true;
     }
 
-    fn map(&self, len: u64) -> Result<Option<SlabMemory>, MapError> {
+    /// Is it closed?
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+
+    fn map(&self, len: u64) -> Result<SlabMemory, NoSlab> {
         if let Some(source) = &self.shared.source {
             return source.make(to_usize(len));
         }
@@ -282,7 +329,7 @@ impl Pool {
             mapping.exclude_from_fork()?;
         }
         mapping.populate()?;
-        Ok(Some(SlabMemory::whole(Arc::new(mapping))))
+        Ok(SlabMemory::whole(Arc::new(mapping)))
     }
 }
 
@@ -362,12 +409,18 @@ impl Books {
     fn take_empty_slabs(&mut self, wanted: impl Fn(SlabKind) -> bool) -> Vec<SlabMemory> {
         let mut taken = Vec::new();
         for (id, kind, _) in self.arena.empty_slabs() {
-            // A slab that is being made has no memory here yet: it is its reservation's.
-            if wanted(kind) && self.slabs.contains_key(&id) && self.arena.remove_slab(id).is_ok() {
-                taken.extend(self.slabs.remove(&id).map(|slab| slab.memory().clone()));
+            if wanted(kind) {
+                taken.extend(self.take_slab(id));
             }
         }
         taken
+    }
+
+    /// None: blocks of it are out, or it is being made and its memory is its reservation's.
+    fn take_slab(&mut self, slab: SlabId) -> Option<SlabMemory> {
+        self.arena.remove_slab(slab).ok()?;
+        let memory = self.slabs.remove(&slab)?;
+        Some(memory.memory().clone())
     }
 }
 
@@ -392,6 +445,20 @@ impl std::fmt::Debug for Shared {
 /// Whole pages that hold a block of `largest` bytes.
 fn shortest_slab(largest: u64, page_bytes: u64) -> u64 {
     largest.max(1).next_multiple_of(page_bytes)
+}
+
+/// What became of a slab that was to be made.
+#[derive(Debug)]
+pub(crate) enum Made {
+    /// Its memory is there.
+    Slab(SlabReservation),
+    /// There is no room for it.
+    NoRoom {
+        /// Bytes that the source of the slabs has free, perhaps in pieces.
+        left: u64,
+        /// Why the source has none.
+        cause: Option<GrowError>,
+    },
 }
 
 /// Budget taken for a slab that is being made, and its memory. Dropped without `admit`, both are given back.

@@ -7,12 +7,40 @@ use std::sync::Arc;
 
 /// Makes the memory of slabs, instead of a mapping that the pool makes for each.
 pub trait SlabSource: Send + Sync {
-    /// Memory of exactly `len` bytes (whole pages), readable and writable, nobody else's while it lives. `None`: there is no room just now; a
-    /// shorter slab may find some.
+    /// Memory of exactly `len` bytes (whole pages), readable and writable, nobody else's while it lives. May take long.
     ///
     /// # Errors
-    /// [`MapError`] where the memory can't be mapped here.
-    fn make(&self, len: usize) -> Result<Option<SlabMemory>, MapError>;
+    /// [`NoSlab`]
+    fn make(&self, len: usize) -> Result<SlabMemory, NoSlab>;
+}
+
+/// Why a source has no such slab.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoSlab {
+    /// There is no room just now; a shorter slab may find some.
+    #[error("there is no room for it")]
+    Full {
+        /// Bytes that are free, perhaps in pieces.
+        free: u64,
+    },
+    /// What the source has is used up, and it is refused more; a shorter slab may find room in what it has.
+    #[error("{why}")]
+    Refused {
+        /// In words.
+        why: String,
+        /// It was a registration that was refused, and not the memory.
+        registration: bool,
+    },
+    /// The source is gone for good.
+    #[error("{why}")]
+    Gone {
+        /// In words.
+        why: String,
+    },
+    /// The memory can't be mapped here.
+    #[error(transparent)]
+    Map(#[from] MapError),
 }
 
 /// Whole pages of a mapping, which they keep alive, and what gives them back to their owner.
@@ -128,9 +156,9 @@ impl std::fmt::Debug for SlabMemory {
 pub struct SealedSlabs;
 
 impl SlabSource for SealedSlabs {
-    fn make(&self, len: usize) -> Result<Option<SlabMemory>, MapError> {
+    fn make(&self, len: usize) -> Result<SlabMemory, NoSlab> {
         let mapping = Mapping::new(MappingKind::Sealed, len)?;
-        Ok(Some(SlabMemory::whole(Arc::new(mapping))))
+        Ok(SlabMemory::whole(Arc::new(mapping)))
     }
 }
 

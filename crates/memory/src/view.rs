@@ -1,6 +1,6 @@
 //! Bytes that are read where they lie, and that nobody writes meanwhile.
 
-use crate::{Mapping, Region};
+use crate::{Mapping, Region, Source};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,9 +59,14 @@ impl View {
         }
     }
 
+    /// The bytes `range`, to be read by a transfer. Panics when the range is out of bounds.
+    pub fn source(&self, range: Range<usize>) -> Source<'_> {
+        self.mapping.source(self.start..self.start + self.len).slice(range)
+    }
+
     /// A copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        self.mapping.source(self.start..self.start + self.len).to_vec()
+        self.source(0..self.len).to_vec()
     }
 }
 

@@ -338,7 +338,7 @@ impl ArenaModel {
     }
 
     fn give_up_slabs(&mut self, kind: SlabKind, largest: u64) {
-        let Some(given_up) = self.arena.slabs_to_give_up(kind, largest) else {
+        let Some(given_up) = self.arena.slabs_to_give_up(kind, largest, u64::MAX) else {
             let empty = self.arena.empty_slabs();
             let reclaimable: u64 = empty.iter().filter(|slab| slab.1 == kind).map(|slab| slab.2).sum();
             assert!(self.left(kind) + reclaimable < largest.max(1).next_multiple_of(PAGE));

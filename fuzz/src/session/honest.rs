@@ -25,7 +25,7 @@ impl Honest {
     pub fn come(socket: &SocketPath) -> Self {
         let engine = HostEngine::connect(socket).expect("a client connects");
         let extent = engine.slabs().expect("a host lends slabs").make(EXTENT_BYTES);
-        let extent = extent.expect("the daemon answers").expect("there is room");
+        let extent = extent.expect("there is room");
         let mut honest = Self {
             engine,
             views: Vec::new(),

@@ -1,10 +1,14 @@
 //! Batched calls on Mooncake's Python object: lists in, a code per key out.
-use super::connect::Connected;
+use super::{
+    codes::{Way, fault},
+    connect::Connected,
+};
 use pyo3::{
     intern,
     prelude::*,
     types::{PyDict, PyList, PyString, PyTuple},
 };
+use std::time::Duration;
 use tensorlease::engine::{Fault, FaultKind};
 
 /// One key and where its bytes are: an address and a length.
@@ -85,39 +89,55 @@ impl Calls {
     /// Where the object lies, and its size; `None`: there is none. A read of ranges compares it before and after: Mooncake checks its read
     /// lease only where whole objects are read.
     pub(super) fn placement(&self, key: &str) -> Result<Option<Placement>, Fault> {
-        attached(|py| {
-            let found = self
-                .connected
-                .store
-                .bind(py)
-                .call_method1("batch_get_replica_desc", (vec![key],))?;
-            let Ok(replicas) = found.get_item(key) else {
-                return Ok(None);
-            };
-            let replicas: Vec<Replica> = replicas
-                .try_iter()?
-                .map(|replica| replica_of(&replica?))
-                .collect::<PyResult<_>>()?;
-            Ok((!replicas.is_empty()).then_some(Placement { replicas }))
-        })
+        Ok(self.replicas(&[key], placement_of)?.pop().flatten())
     }
 
-    /// Where each object lies in the segment that `endpoint` names. Asking takes a read lease on all of them.
-    pub(super) fn lying_at(&self, keys: &[&str], endpoint: &str) -> Result<Vec<Found>, Fault> {
+    /// What `what` makes of the replicas of each object; `None`: there is no such object.
+    fn replicas<T>(
+        &self,
+        keys: &[&str],
+        what: impl Fn(&Bound<'_, PyAny>) -> PyResult<Option<T>>,
+    ) -> Result<Vec<Option<T>>, Fault> {
         attached(|py| {
             let keys = PyList::new(py, keys)?;
             let store = self.connected.store.bind(py);
             let found = store.call_method1(intern!(py, "batch_get_replica_desc"), (&keys,))?;
             let found = found.cast::<PyDict>()?;
-            let lying = |key: Bound<'_, PyAny>| match found.get_item(key)? {
-                Some(replicas) => in_segment(&replicas, endpoint),
-                None => Ok(Found::Nowhere),
+            let of_key = |key: Bound<'_, PyAny>| match found.get_item(key)? {
+                Some(replicas) => what(&replicas),
+                None => Ok(None),
             };
-            keys.iter().map(lying).collect()
+            keys.iter().map(of_key).collect()
         })
     }
 
-    /// The endpoint of the segment that holds an object, and where it lies there. Takes a read lease.
+    /// Size of the object that each key has now, 0 where only its owner knows it. Mooncake writes a line to stderr for each missing key whose place it
+    /// is asked for, so it is asked first which of them are there.
+    pub(super) fn sizes(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, Fault> {
+        let codes = self.exist(keys)?;
+        if let Some(code) = codes.iter().find(|code| **code < 0) {
+            return Err(fault(*code, Way::Asked, Duration::ZERO));
+        }
+        let there = |at: &usize| codes[*at] != 0;
+        let there: Vec<usize> = (0..keys.len()).filter(there).collect();
+        let mut sizes = vec![None; keys.len()];
+        if there.is_empty() {
+            return Ok(sizes);
+        }
+        let asked: Vec<&str> = there.iter().map(|at| keys[*at]).collect();
+        for (at, size) in there.into_iter().zip(self.replicas(&asked, size_of)?) {
+            sizes[at] = size;
+        }
+        Ok(sizes)
+    }
+
+    /// Where each object lies in the segment that `endpoint` names. Asking takes a read lease on all of them.
+    pub(super) fn lying_at(&self, keys: &[&str], endpoint: &str) -> Result<Vec<Found>, Fault> {
+        let found = self.replicas(keys, |replicas| in_segment(replicas, endpoint).map(Some))?;
+        Ok(found.into_iter().map(|found| found.unwrap_or(Found::Nowhere)).collect())
+    }
+
+    /// The endpoint of the segment that holds an object, and where it lies there.
     pub(super) fn memory_of(&self, key: &str) -> Result<Option<(String, Lying)>, Fault> {
         let replicas = self
             .placement(key)?
@@ -127,11 +147,6 @@ impl Calls {
             Replica::Disk { .. } | Replica::Elsewhere => None,
         });
         Ok(memory)
-    }
-
-    /// 0: removed; -706: somebody's read lease keeps it.
-    pub(super) fn remove_unless_leased(&self, key: &str) -> Result<i64, Fault> {
-        self.call("remove", |py| (key, false).into_pyobject(py))
     }
 
     /// Size of the object, or a negative code.
@@ -288,6 +303,25 @@ fn in_segment(replicas: &Bound<'_, PyAny>, endpoint: &str) -> PyResult<Found> {
         }
     }
     Ok(found)
+}
+
+fn placement_of(replicas: &Bound<'_, PyAny>) -> PyResult<Option<Placement>> {
+    let replicas = replicas.try_iter()?.map(|replica| replica_of(&replica?));
+    let replicas: Vec<Replica> = replicas.collect::<PyResult<_>>()?;
+    Ok((!replicas.is_empty()).then_some(Placement { replicas }))
+}
+
+/// Size of the object, 0 where only its owner knows it. On the path of every write in place of another.
+fn size_of(replicas: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    let py = replicas.py();
+    let Some(first) = replicas.try_iter()?.next() else {
+        return Ok(None);
+    };
+    if let Ok(memory) = first?.call_method0(intern!(py, "get_memory_descriptor")) {
+        let buffer = memory.getattr(intern!(py, "buffer_descriptor"))?;
+        return buffer.getattr(intern!(py, "size"))?.extract().map(Some);
+    }
+    Ok(placement_of(replicas)?.map(|placement| placement.len().unwrap_or(0)))
 }
 
 fn replica_of(replica: &Bound<'_, PyAny>) -> PyResult<Replica> {

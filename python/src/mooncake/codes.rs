@@ -9,11 +9,13 @@ const INVALID_KEY: i64 = -400;
 pub(super) const INVALID_PARAMS: i64 = -600;
 const REPLICA_IS_NOT_READY: i64 = -703;
 pub(super) const OBJECT_NOT_FOUND: i64 = -704;
-pub(super) const OBJECT_HAS_LEASE: i64 = -706;
+const OBJECT_HAS_LEASE: i64 = -706;
 pub(super) const LEASE_EXPIRED: i64 = -707;
 const REPLICA_IS_GONE: i64 = -712;
 const OBJECT_REPLICA_BUSY: i64 = -714;
 const TRANSFER_FAIL: i64 = -800;
+/// Where `MOONCAKE_STORE_CHECKSUM=1` is set for writers and readers.
+const CHECKSUM_MISMATCH: i64 = -801;
 const RPC_FAIL: i64 = -900;
 const RPC_TIMEOUT: i64 = -901;
 
@@ -56,7 +58,7 @@ fn meaning(code: i64, way: Way) -> (FaultKind, &'static str) {
     match code {
         NO_AVAILABLE_HANDLE if way == Way::Write => (
             FaultKind::Full,
-            "the cluster has no room: its segments are full or fragmented, or no process contributes one (segment=0 everywhere)",
+            "the segments are full or fragmented, or no process contributes one (segment=0 everywhere)",
         ),
         NO_AVAILABLE_HANDLE => (
             FaultKind::NoHandle,
@@ -76,7 +78,11 @@ fn meaning(code: i64, way: Way) -> (FaultKind, &'static str) {
         REPLICA_IS_GONE => (FaultKind::Transient, "the replica is gone"),
         TRANSFER_FAIL => (
             FaultKind::Transient,
-            "the transfer failed; see whether the process that owns the segment is alive",
+            "the transfer failed: the process that owns the segment has ended or hangs, or the link to it is down, or was within the last 30 s",
+        ),
+        CHECKSUM_MISMATCH => (
+            FaultKind::Transient,
+            "the bytes are not those that were stored: the object was removed or replaced while it was read, or somebody wrote to its memory",
         ),
         RPC_FAIL | RPC_TIMEOUT => (
             FaultKind::Unavailable,

@@ -164,9 +164,22 @@ fn refused_set_up(code: i64, settings: &Settings, protocol: &str, hostname: &str
     format!(
         "Mooncake's set-up failed with code {code} (master {}, metadata {}, protocol {protocol}, device {:?}, local_hostname {hostname}, \
          segment {}, local_buffer {}); see what it wrote to stderr: a wrong metadata address, an unknown device, locked memory too low \
-         (ulimit -l) and a segment that the machine can't hold end like this",
-        settings.master, settings.metadata, settings.device, settings.segment_bytes, settings.local_buffer_bytes
+         ({}) and a segment that the machine can't hold end like this",
+        settings.master,
+        settings.metadata,
+        settings.device,
+        settings.segment_bytes,
+        settings.local_buffer_bytes,
+        locked_memory()
     )
+}
+
+/// How much of it this process may have, in words.
+pub(super) fn locked_memory() -> String {
+    match limits::memlock_bytes() {
+        Some(limit) => format!("locked memory is limited to {limit} bytes: ulimit -l"),
+        None => "locked memory is not limited here".to_owned(),
+    }
 }
 
 fn set_variables(py: Python<'_>) -> PyResult<()> {

@@ -2,11 +2,12 @@
 use super::{
     calls::{Calls, Placement, RangeTransfer, Transfer, attached},
     codes::{self, Way, fault},
-    connect::connect,
+    connect::{connect, locked_memory},
     loans::StorePool,
-    own_segment::OwnSegment,
+    own_segment::{Outcome, OwnSegment},
     settings::{Protocol, Settings},
     turns::TurnsOverTcp,
+    writing::LateSources,
 };
 use pyo3::{prelude::*, types::PyWeakrefReference};
 use std::{
@@ -19,9 +20,9 @@ use std::{
 use tensorlease::{OpenError, Options};
 use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
-    Staging, Turn, WriteOp,
+    Removals, Staging, Turn, WriteOp,
 };
-use tensorlease_memory::{HeapBytes, Region, RegionSet};
+use tensorlease_memory::{Region, RegionSet};
 
 /// Half of what one peer's queue took before it wedged, for masters and peers that don't have the longer queue.
 const BATCH_KEYS_MAX: usize = 1024;
@@ -42,10 +43,11 @@ pub(super) struct Mooncake {
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
     registrations: Mutex<RegionSet>,
+    /// This process's own: Mooncake's read leases don't hold them back.
+    pub(super) removals: Removals,
     /// Of calls over TCP.
     turns: Option<TurnsOverTcp>,
-    /// Memory that calls which were given up may still read.
-    pub(super) late_sources: Mutex<Vec<HeapBytes>>,
+    pub(super) late_sources: LateSources,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
@@ -120,8 +122,9 @@ impl Mooncake {
                 .flatten()
                 .reduce(|one, other| format!("{one}, {other}")),
             registrations: Mutex::default(),
+            removals: Removals::default(),
             turns,
-            late_sources: Mutex::default(),
+            late_sources: LateSources::default(),
             open: RwLock::new(true),
             counters: Counters::default(),
         })
@@ -156,14 +159,11 @@ impl Mooncake {
             return self.fetch_whole(reads);
         };
         let done = own_segment.read(&self.calls, reads);
-        let missing = reads.iter().zip(&done).filter(|(_, done)| !**done);
+        let missing = reads.iter().zip(&done).filter(|(_, done)| done.is_none());
         let missing: Vec<&ReadOp<'_>> = missing.map(|(read, _)| *read).collect();
         let mut fetched = self.fetch_whole(&missing).into_iter();
-        let result = |(read, done): (&&ReadOp<'_>, bool)| match done {
-            true => Ok(read.object_len),
-            false => fetched.next().expect("one result per object fetched"),
-        };
-        reads.iter().zip(done).map(result).collect()
+        let result = |done: Outcome| done.unwrap_or_else(|| fetched.next().expect("one result per object fetched"));
+        done.into_iter().map(result).collect()
     }
 
     /// Whole objects in one call of Mooncake's.
@@ -269,21 +269,24 @@ impl Mooncake {
         let result = self.calls.get_range(&range);
         drop(turn);
         let elapsed = started.elapsed();
-        if registered {
-            self.calls.unregister(region.addr)?;
-        }
-        let code = result.map_err(|fault| self.late(fault, elapsed))?;
-        if code < 0 {
-            let mut results = [Err(fault(code, Way::Read, elapsed))];
-            self.find_offloaded(&[read], &mut results);
-            let [result] = results;
-            return result;
-        }
+        let mut results = [self.range_result(result, elapsed)];
+        self.find_offloaded(&[read], &mut results);
+        let undone = match registered {
+            true => self.calls.unregister(region.addr).map(drop),
+            false => Ok(()),
+        };
+        let [result] = results;
+        let len = Fault::of_both(result, undone)?;
         if self.placement(read)? == before {
-            return Ok(code.cast_unsigned());
+            return Ok(len);
         }
         // The object went away or moved while its bytes were read: what came may be another's.
         Err(fault(codes::LEASE_EXPIRED, Way::Read, elapsed))
+    }
+
+    fn range_result(&self, result: Result<i64, Fault>, elapsed: Duration) -> Result<u64, Fault> {
+        let code = result.map_err(|fault| self.late(fault, elapsed))?;
+        u64::try_from(code).map_err(|_| fault(code, Way::Read, elapsed))
     }
 
     /// Where the object of a read lies now. Another size is a mismatch, none is not found.
@@ -369,7 +372,11 @@ impl Engine for Mooncake {
             code => Err(failed(Fault::new(
                 FaultKind::Refused,
                 i32::try_from(code).unwrap_or(i32::MIN),
-                "Mooncake refused to register the memory; raise the limit on locked memory (ulimit -l), or lower max_bytes",
+                format!(
+                    "Mooncake refused to register the memory ({}; {} bytes are registered): raise the limit on locked memory, or lower max_bytes",
+                    locked_memory(),
+                    self.registrations().bytes()
+                ),
             ))),
         }
     }
@@ -400,6 +407,7 @@ impl Engine for Mooncake {
             return vec![Err(Fault::closed()); reads.len()];
         };
         self.counters.read_calls.fetch_add(1, Relaxed);
+        let reading = self.removals.reading();
         let lent = |region: Region| self.loans.as_ref().is_some_and(|loans| loans.holds(region));
         let known = |read: &ReadOp<'_>| {
             let region = read.target.region();
@@ -413,7 +421,8 @@ impl Engine for Mooncake {
             (true, true) => whole.next().expect("one result per whole object"),
             (true, false) => self.read_range(read),
         };
-        reads.iter().map(result).collect()
+        let results = reads.iter().map(result).collect();
+        reading.verified(reads, results)
     }
 
     fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
@@ -436,6 +445,7 @@ impl Engine for Mooncake {
     }
 
     fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
+        let _removing = self.removals.removing(keys);
         self.ask(keys, Calls::remove, |code| match code {
             0 => Ok(true),
             codes::OBJECT_NOT_FOUND => Ok(false),
@@ -449,6 +459,7 @@ impl Engine for Mooncake {
             let message = "clearing without a namespace would remove every object of the cluster, also other people's; open the store with a namespace";
             return Err(Fault::new(FaultKind::Refused, 0, message));
         }
+        let _removing = self.removals.removing_prefix(prefix);
         let code = self.calls.remove_matching(&starting_with(prefix))?;
         u64::try_from(code).map_err(|_| fault(code, Way::Asked, Duration::ZERO))
     }
@@ -492,6 +503,10 @@ impl Engine for Mooncake {
         self.own_segment.as_ref().map_or(0, OwnSegment::reads)
     }
 
+    fn late_bytes(&self) -> u64 {
+        self.late_sources.bytes()
+    }
+
     fn remark(&self) -> Option<String> {
         self.remark.clone()
     }
@@ -514,7 +529,10 @@ impl Engine for Mooncake {
             source: Box::new(source),
         };
         match self.calls.close().map_err(failed)? {
-            0 => Ok(()),
+            0 => {
+                self.late_sources.free();
+                Ok(())
+            }
             code => Err(failed(fault(code, Way::Asked, Duration::ZERO))),
         }
     }

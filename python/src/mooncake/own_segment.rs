@@ -1,7 +1,6 @@
 //! Objects that lie in this very process: copied by the reader that wants them, with streaming stores, past Mooncake's one copying thread.
 use super::{
     calls::{Calls, Found, Lying, attached},
-    codes,
     connect::Connected,
     settings::{Protocol, Settings},
 };
@@ -15,19 +14,16 @@ use std::{
     ops::Range,
     os::unix::fs::FileExt,
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
-    thread,
     time::{Duration, Instant},
 };
-use tensorlease_engine::{Fault, ReadOp};
+use tensorlease_engine::{Fault, FaultKind, ReadOp};
 use tensorlease_memory::{CopyMode, Foreign, copy};
 
-/// Below this, asking where an object lies costs what Mooncake's own read of it does.
-const OBJECT_BYTES_MIN: u64 = 16 << 10;
-/// A larger object might take longer to copy than its read lease is known to last.
+/// Below this, asking twice where an object lies costs what Mooncake's own read of it does.
+const OBJECT_BYTES_MIN: u64 = 32 << 10;
+/// A larger object takes so long to copy that it might be removed meanwhile, again and again.
 const OBJECT_BYTES_MAX: u64 = 128 << 20;
-/// Copied this long after Mooncake was asked, an object is still under the read lease that asking took (the probe has seen that leases last
-/// that long). A part of a call is sized to be far quicker, and one that was not is left to Mooncake, which looks at the lease itself.
-const SURELY_LEASED: Duration = Duration::from_millis(100);
+/// Of what is asked about at a time, so that little time passes between the two questions.
 const PART_BYTES_MAX: u64 = 64 << 20;
 const PART_KEYS_MAX: usize = 1024;
 /// After so many calls in a row whose objects all lay elsewhere some don't ask: first one, then twice as many each time.
@@ -52,10 +48,13 @@ pub(super) struct OwnSegment {
     reads: AtomicU64,
 }
 
+/// What became of one object; `None`: it is for Mooncake.
+pub(super) type Outcome = Option<Result<u64, Fault>>;
+
 /// What became of a part of a call.
 enum Part {
-    /// Which of its objects were copied.
-    Copied(Vec<bool>),
+    /// Some of its objects lay here.
+    Here(Vec<Outcome>),
     /// None of those that are anywhere lay here.
     Elsewhere,
     /// Nobody knows where they lay.
@@ -80,9 +79,9 @@ impl OwnSegment {
         self.reads.load(Relaxed)
     }
 
-    /// Which of the reads were done; the others are for Mooncake. The caller keeps the engine open meanwhile.
-    pub(super) fn read(&self, calls: &Calls, reads: &[&ReadOp<'_>]) -> Vec<bool> {
-        let mut done = vec![false; reads.len()];
+    /// What became of each read. The caller keeps the engine open meanwhile.
+    pub(super) fn read(&self, calls: &Calls, reads: &[&ReadOp<'_>]) -> Vec<Outcome> {
+        let mut done: Vec<Outcome> = vec![None; reads.len()];
         let wanted: Vec<usize> = (0..reads.len()).filter(|at| is_worth_it(reads[*at])).collect();
         if wanted.is_empty() || self.skips() {
             return done;
@@ -93,14 +92,14 @@ impl OwnSegment {
         for part in parts(&wanted, reads) {
             let of_part: Vec<&ReadOp<'_>> = part.iter().map(|at| reads[*at]).collect();
             match self.read_part(calls, &of_part, mode) {
-                Part::Copied(copied) => part.iter().zip(copied).for_each(|(at, copied)| done[*at] = copied),
+                Part::Here(outcomes) => part.iter().zip(outcomes).for_each(|(at, outcome)| done[*at] = outcome),
                 Part::Elsewhere => elsewhere = true,
                 Part::Unknown => break,
             }
         }
-        let copied = done.iter().filter(|done| **done).count();
+        let copied = done.iter().filter(|done| matches!(done, Some(Ok(_)))).count();
         self.reads.fetch_add(copied as u64, Relaxed);
-        self.learn(0 < copied, elsewhere);
+        self.learn(done.iter().any(Option::is_some), elsewhere);
         done
     }
 
@@ -130,15 +129,20 @@ impl OwnSegment {
         if !found.iter().any(here) && found.contains(&Found::Elsewhere) {
             return Part::Elsewhere;
         }
-        let copied = reads.iter().zip(&found).map(|(read, found)| match found {
-            Found::Here(lying) => self.copied(read, lying, mode),
+        let copied = |at: &usize| match &found[*at] {
+            Found::Here(lying) => self.copied(reads[*at], lying, mode),
             Found::Elsewhere | Found::Nowhere => false,
-        });
-        let copied = copied.collect();
-        if SURELY_LEASED < asked.elapsed() {
+        };
+        let copied: Vec<usize> = (0..reads.len()).filter(copied).collect();
+        let keys: Vec<&str> = copied.iter().map(|at| keys[*at]).collect();
+        let Ok(after) = calls.lying_at(&keys, &self.endpoint) else {
             return Part::Unknown;
+        };
+        let mut outcomes = vec![None; reads.len()];
+        for (at, after) in copied.into_iter().zip(after) {
+            outcomes[at] = Some(outcome(reads[at].object_len, &found[at], &after));
         }
-        Part::Copied(copied)
+        Part::Here(outcomes)
     }
 
     /// False: not an object of that size, or not where this process's segment is known to be.
@@ -161,11 +165,22 @@ impl OwnSegment {
     }
 }
 
+/// Of an object that was copied where it lay `before`. A read lease does not keep it from being removed by force, and its memory from being
+/// another's at once; and a lease may end. Not left to Mooncake, whose own read is no safer.
+fn outcome(len: u64, before: &Found, after: &Found) -> Result<u64, Fault> {
+    let (kind, message) = match after {
+        after if after == before => return Ok(len),
+        Found::Nowhere => (FaultKind::NotFound, "the object was removed while it was read"),
+        _ => (FaultKind::Transient, "the object was replaced while it was read"),
+    };
+    Err(Fault::new(kind, 0, message))
+}
+
 fn is_worth_it(read: &ReadOp<'_>) -> bool {
     !read.by_transport && (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&read.object_len)
 }
 
-/// The reads of `wanted`, cut so that each part is copied well within a read lease.
+/// The reads of `wanted`, cut so that each part is copied soon after it was asked about.
 fn parts<'a>(wanted: &'a [usize], reads: &[&ReadOp<'_>]) -> Vec<&'a [usize]> {
     let (mut keys, mut bytes) = (1, wanted.first().map_or(0, |at| reads[*at].object_len));
     let goes_on = |_: &usize, next: &usize| {
@@ -221,7 +236,6 @@ fn put_probe(connected: &Connected) -> Result<(String, Vec<u8>), Fault> {
 /// Where the probe lies, if that is here: the bytes are compared through the kernel, so that a wrong address is an error and no crash.
 fn look_for(key: &str, mark: &[u8], calls: &Calls) -> Result<OwnSegment, String> {
     let asked = calls.memory_of(key).map_err(|fault| fault.message.to_string())?;
-    let leased_since = Instant::now();
     let (endpoint, lying) = asked.ok_or("the object to find it by is gone")?;
     let addr = usize::try_from(lying.addr).map_err(|error| error.to_string())?;
     let mut found = vec![0; mark.len()];
@@ -231,15 +245,6 @@ fn look_for(key: &str, mark: &[u8], calls: &Calls) -> Result<OwnSegment, String>
     }
     let maps = fs::read_to_string("/proc/self/maps").map_err(|error| format!("/proc/self/maps: {error}"))?;
     let addresses = mapping_of(addr, &maps).ok_or("its mapping is not in /proc/self/maps")?;
-    thread::sleep(SURELY_LEASED.saturating_sub(leased_since.elapsed()));
-    match calls.remove_unless_leased(key) {
-        Ok(codes::OBJECT_HAS_LEASE) => {}
-        other => {
-            return Err(format!(
-                "the master's read leases (default_kv_lease_ttl) are shorter than {SURELY_LEASED:?}: a leased object was removed ({other:?})"
-            ));
-        }
-    }
     let store = attached(|py| Ok(calls.connected.store.clone_ref(py))).map_err(|fault| fault.message.to_string())?;
     Ok(OwnSegment {
         endpoint,

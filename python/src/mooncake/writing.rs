@@ -5,15 +5,48 @@ use super::{
     engine::{Mooncake, transfer},
 };
 use std::{
-    sync::PoisonError,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tensorlease_engine::{Fault, FaultKind, WriteOp};
+use tensorlease_engine::{Fault, FaultKind, WriteOp, of_another_size};
 use tensorlease_memory::{CopyMode, HeapBytes, Region, Source, copy};
 
 /// Objects of several pieces are put together until one call's have so many bytes. Calls of an object each took three times as long for 64 KiB;
 /// with 16 MiB and more at a time no copy runs beside the transfer of the last ones.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
+
+/// Memory that calls which were given up may still read.
+#[derive(Default)]
+pub(super) struct LateSources {
+    kept: Mutex<Vec<HeapBytes>>,
+}
+
+impl LateSources {
+    fn keep(&self, memory: HeapBytes) {
+        self.kept().push(memory);
+    }
+
+    /// All of them together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.kept().iter().map(|memory| memory.len() as u64).sum()
+    }
+
+    /// Mooncake is closed: nothing reads any more.
+    pub(super) fn free(&self) {
+        drop(std::mem::take(&mut *self.kept()));
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<HeapBytes>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LateSources {
+    fn drop(&mut self) {
+        // Empty where Mooncake has closed. Where it has not, it may still read these: they are never given back.
+        std::mem::forget(std::mem::take(&mut *self.kept()));
+    }
+}
 
 impl Mooncake {
     /// All of them in as few calls as the memory allows in which objects of several pieces are put together. Not for those where memory must be
@@ -42,6 +75,9 @@ impl Mooncake {
             .zip(regions)
             .map(|(write, region)| transfer(write.key, region))
             .collect();
+        if let Err(fault) = self.remove_of_another_size(&transfers) {
+            return vec![Err(fault); writes.len()];
+        }
         let bytes = transfers.iter().map(|transfer| transfer.len).sum();
         let turn = self.turn_of_write(transfers.len(), bytes);
         let started = Instant::now();
@@ -60,10 +96,32 @@ impl Mooncake {
         let late = |result: &Result<(), Fault>| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite);
         if !gathered.is_empty() && results.iter().any(late) {
             // Mooncake may still read it; what it was put together from is its caller's to keep.
-            let mut kept = self.late_sources.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.push(gathered);
+            self.late_sources.keep(gathered);
         }
         results
+    }
+
+    /// Mooncake replaces an object of another size and keeps the memory of the old one, for nobody.
+    fn remove_of_another_size(&self, transfers: &[Transfer<'_>]) -> Result<(), Fault> {
+        let keys: Vec<&str> = transfers.iter().map(|transfer| transfer.key).collect();
+        let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len as u64).collect();
+        let found = self.calls.sizes(&keys)?;
+        let in_the_way: Vec<&str> = of_another_size(&found, &lens).into_iter().map(|at| keys[at]).collect();
+        self.remove_replaced(&in_the_way)
+    }
+
+    /// Those that are not there are fine.
+    fn remove_replaced(&self, keys: &[&str]) -> Result<(), Fault> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let _removing = self.removals.removing(keys);
+        let removed = self.calls.remove(keys)?;
+        let failed = |code: &i64| *code < 0 && *code != codes::OBJECT_NOT_FOUND;
+        match removed.into_iter().find(failed) {
+            Some(code) => Err(fault(code, Way::Asked, Duration::ZERO)),
+            None => Ok(()),
+        }
     }
 
     /// One object of several pieces of registered memory. Mooncake gathers them, but only for a new key.
@@ -74,14 +132,8 @@ impl Mooncake {
             .map(|segment| (segment.addr(), segment.len()))
             .collect();
         let _turn = self.turn_of_write(1, len_of(write));
+        self.remove_replaced(&[write.key])?;
         let started = Instant::now();
-        let removed = self.calls.remove(&[write.key])?;
-        if let Some(&code) = removed
-            .first()
-            .filter(|code| **code < 0 && **code != codes::OBJECT_NOT_FOUND)
-        {
-            return Err(fault(code, Way::Asked, started.elapsed()));
-        }
         let code = self
             .calls
             .put_from_pieces(write.key, &pieces)
@@ -141,7 +193,9 @@ fn write_result(write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(),
     }
     let mut fault = fault(code, Way::Write, elapsed);
     if fault.kind == FaultKind::Full {
-        fault.message = format!("{} ({} bytes asked)", fault.message, len_of(write)).into();
+        let asked = format!("no room for {} bytes in one piece, said Mooncake", len_of(write));
+        let gone = "an object of another size under the key was removed first and is gone";
+        fault.message = format!("{asked}: {}; {gone}", fault.message).into();
     }
     Err(fault)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +22,8 @@ _TRIAL_BYTES = 64 << 20
 _LEASE_TTL_MS = 60_000
 _SEGMENT_SLACK_BYTES = 64 * MIB
 
+#: Of stores that outlive whoever opens them.
+SHARED_SCHEMES = ("host", "mooncake")
 #: The engine that is no URL: a cluster on this machine that the benchmark starts and stops.
 MOONCAKE = "mooncake"
 
@@ -49,6 +51,11 @@ class EngineChoice:
     def is_mooncake(self) -> bool:
         """Are the objects in Mooncake, whoever started it?"""
         return self.engine == MOONCAKE or self.names_a_cluster
+
+    @property
+    def is_shared(self) -> bool:
+        """Does the store outlive the benchmark, with others' objects in it?"""
+        return urlsplit(self.engine).scheme in SHARED_SCHEMES
 
     def require_valid(self) -> None:
         """A ConfigError where the parts contradict one another."""
@@ -130,24 +137,19 @@ class EngineChoice:
         self, object_bytes: int, max_bytes: int, readers: int, copy_cache_bytes: int | None = None
     ) -> Iterator[tl.Store]:
         """As `store`, for so many bytes of objects, which nobody has looked for room for."""
-        # Nothing of a benchmark may meet, or stay with, what else is in somebody's cluster.
-        namespace = f"bench-{uuid.uuid4().hex[:12]}/" if self.names_a_cluster else ""
         with (
             self._url(object_bytes) as url,
             tl.open(
                 url,
                 max_bytes=max_bytes,
                 readers=readers,
-                namespace=namespace,
+                namespace=new_namespace("bench") if self.is_shared else "",
                 copy_cache_bytes=copy_cache_bytes,
                 batch_keys=self.batch_keys,
             ) as store,
+            emptied(store) if self.is_shared else nullcontext(),
         ):
-            try:
-                yield store
-            finally:
-                if namespace:
-                    store.clear()
+            yield store
 
     @contextmanager
     def _url(self, object_bytes: int) -> Iterator[str]:
@@ -171,6 +173,24 @@ class EngineChoice:
             return {}
         # Over TCP the pool must be forced; the engine then asks for registrations too, as over RDMA.
         return {"pool": "store", "force": 1, "share": self.share, "local_buffer": self.local_buffer_bytes}
+
+
+def new_namespace(kind: str) -> str:
+    """Keys of one run, which meet no others."""
+    return f"{kind}-{uuid.uuid4().hex[:12]}/"
+
+
+@contextmanager
+def emptied(store: tl.Store) -> Iterator[None]:
+    """Removes at its end, however that comes, all that is in the store's namespace."""
+    try:
+        yield
+    except BaseException:
+        # What ended it is the error to tell.
+        with suppress(tl.Error):
+            store.clear()
+        raise
+    store.clear()
 
 
 def engine_for(engine: str, size_bytes: int) -> str:

@@ -110,7 +110,7 @@ def render(report: Report) -> str:
         for row in report["rows"]
     ]
     notes = (
-        f"{engine_line(report)}   {report['settings']['readers']} readers\n{machine_line(report)}\n"
+        f"{engine_line(report)}   at most {report['settings']['readers']} readers\n{machine_line(report)}\n"
         f"ratio: median over the pairs of {second} / {first}; above 1 means that {first} is faster"
     )
     return f"{notes}\n\n{table(headings, lines, left_columns=1)}"

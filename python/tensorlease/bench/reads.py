@@ -112,6 +112,7 @@ COLUMNS: list[TableColumn] = [
     TableColumn("registrations", lambda row: count(row["register_calls"])),
     TableColumn("loans", lambda row: count(row["loans"]), lambda row: row["loans"]),
     TableColumn("overflow", lambda row: count(row["overflow_loans"]), lambda row: row["loans"]),
+    TableColumn("fallbacks", lambda row: count(row["fallbacks"]), lambda row: row["fallbacks"]),
     TableColumn("copied", lambda row: format_bytes(row["copied_bytes"])),
     TableColumn("page faults", lambda row: count(row["page_faults"])),
     TableColumn(
@@ -124,11 +125,17 @@ def render(report: Report) -> str:
     """The table, for people."""
     settings = report["settings"]
     budget = format_bytes(settings["max_bytes"])
+    pooled = any(row["ratio_to_store_pool"] for row in report["rows"])
+    compared = "vs register, vs store-pool" if pooled else "vs register"
     notes = (
-        f"{engine_line(report)}   budget {budget}, {settings['readers']} readers, {settings['repetitions']} repetitions\n"
+        f"{engine_line(report)}   budget {budget}, at most {settings['readers']} readers, {settings['repetitions']} repetitions\n"
         f"{machine_line(report)}\n"
         f"one memcpy of 1 GiB, one thread, warm: {report['memcpy_ms_per_gib']:.1f} ms\n"
-        "vs register, vs store-pool: times as fast as that mode (more is better); "
+        f"{compared}: times as fast as that mode (more is better); "
         "vs memcpy: times as long as that memcpy (less is better)"
     )
+    if any(row["fallbacks"] for row in report["rows"]):
+        notes += (
+            "\nfallbacks: values of a read that found no room in the budget; loop keeps the result of the read before"
+        )
     return f"{notes}\n\n{table_of(report['rows'], COLUMNS, ('shape', 'mode'))}"

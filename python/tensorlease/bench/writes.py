@@ -176,7 +176,7 @@ def render(report: Report) -> str:
     """The table, for people."""
     settings = report["settings"]
     notes = (
-        f"{engine_line(report)}   budget {format_bytes(settings['max_bytes'])}, {settings['readers']} readers, "
+        f"{engine_line(report)}   budget {format_bytes(settings['max_bytes'])}, at most {settings['readers']} readers, "
         f"{settings['repetitions']} repetitions\n{machine_line(report)}\n"
         f"one memcpy of 1 GiB, one thread, warm: {report['memcpy_ms_per_gib']:.1f} ms\n"
         "foreign: ordinary tensors; arena: tensors of store.empty; packed: a dictionary with an array for each key\n"

@@ -35,13 +35,15 @@ class Job:
         return Plan(self.steps, self.samples, self.seed)
 
 
-def train_apart(job: Job, url: str | None, store: tl.Store, tell_step: Callable[[StepResult], None]) -> None:
+def train_apart(
+    job: Job, url: str | None, store: tl.Store, tell_step: Callable[[StepResult], None], namespace: str = ""
+) -> None:
     """Trains here, on `store`, what a process that it starts puts into the store at `url`; None: what `tensorlease.open()` opens.
 
-    Whatever ends it, the process and all threads have ended then.
+    `namespace` is that of `store`. Whatever ends it, the process and all threads have ended then.
     """
     crew = Crew()
-    with tempfile.TemporaryFile() as log, _rollout_process(job, url, log) as process:
+    with tempfile.TemporaryFile() as log, _rollout_process(job, url, namespace, log) as process:
         # What the rollout tells goes into a ledger like the one that threads share.
         ledger = _LedgerOfAnother(process)
         try:
@@ -59,8 +61,8 @@ def train_apart(job: Job, url: str | None, store: tl.Store, tell_step: Callable[
             crew.stop()
 
 
-def _rollout_process(job: Job, url: str | None, log: IO[bytes]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", __name__, json.dumps([url, asdict(job)])]
+def _rollout_process(job: Job, url: str | None, namespace: str, log: IO[bytes]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", __name__, json.dumps([url, namespace, asdict(job)])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
@@ -102,7 +104,7 @@ def _listen(process: subprocess.Popen[str], ledger: Ledger, log: IO[bytes]) -> N
         raise tl.EngineUnavailable(f"the rollout process ended with {status}: {' '.join(end)}")
 
 
-def _run_rollout(url: str | None, job: Job) -> None:
+def _run_rollout(url: str | None, namespace: str, job: Job) -> None:
     """The rollout's own process: until it has put every step, or its standard input ends."""
     crew, ledger = Crew(), _TellingLedger()
 
@@ -112,7 +114,7 @@ def _run_rollout(url: str | None, job: Job) -> None:
                 raise tl.Interrupted("the trainer is gone")
             ledger.finish_step()
 
-    with tl.open(url, max_bytes=_ROLLOUT_MAX_BYTES) as store:
+    with tl.open(url, max_bytes=_ROLLOUT_MAX_BYTES, namespace=namespace) as store:
         try:
             crew.start("trainer-lines", follow)
             for worker in range(ROLLOUT_THREADS):
@@ -123,5 +125,5 @@ def _run_rollout(url: str | None, job: Job) -> None:
 
 
 if __name__ == "__main__":
-    asked_url, asked_job = json.loads(sys.argv[1])
-    _run_rollout(asked_url, Job(**asked_job))
+    asked_url, asked_namespace, asked_job = json.loads(sys.argv[1])
+    _run_rollout(asked_url, asked_namespace, Job(**asked_job))

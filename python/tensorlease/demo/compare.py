@@ -12,7 +12,7 @@ import tensorlease as tl
 from tensorlease.bench.column import WrongContents
 from tensorlease.bench.machine import require_memory
 from tensorlease.bench.modes import Rows
-from tensorlease.bench.opening import engine_for
+from tensorlease.bench.opening import emptied, engine_for, new_namespace
 from tensorlease.bench.reading import Reading, median, warm_then_timed
 from tensorlease.bench.report import count, counted, table
 from tensorlease.bench.sizes import GIB, format_bytes
@@ -64,7 +64,8 @@ def compare(engine: str, samples: int, seed: int) -> Comparison:
     readings: dict[str, list[Reading]] = {delivery: [] for delivery in DELIVERIES}
     rng = random.Random(seed)
     # The recycled memory for copies holds all of it, so that what is shown as copied is all copies.
-    with tl.open(engine_for(engine, size_bytes), max_bytes=max_bytes, copy_cache_bytes=max_bytes) as store:
+    url, namespace = engine_for(engine, size_bytes), new_namespace("demo")
+    with tl.open(url, max_bytes=max_bytes, copy_cache_bytes=max_bytes, namespace=namespace) as store, emptied(store):
         checksums = _put(plan, store, seed)
         for _ in range(_REPETITIONS):
             for delivery in rng.sample(DELIVERIES, len(DELIVERIES)):
@@ -79,8 +80,6 @@ def compare(engine: str, samples: int, seed: int) -> Comparison:
                         raise WrongContents(f"{keys[index]}, read as {delivery}, is not what was written")
                 del rows
         in_place = _viewed(store, keys) if engine.startswith(HOST_URL) else None
-        # A host's store outlives the demo where it is not the demo's own.
-        store.remove(keys)
     costs = [_cost(delivery, taken, size_bytes) for delivery, taken in readings.items()]
     return Comparison(len(keys), size_bytes, costs, in_place)
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import tensorlease as tl
 from tensorlease.bench.machine import header, require_memory
-from tensorlease.bench.opening import engine_for
+from tensorlease.bench.opening import emptied, engine_for, new_namespace
 from tensorlease.bench.report import counted, machine_line
 from tensorlease.bench.sizes import GIB, MIB, format_bytes
 from tensorlease.data import conversation_lengths
@@ -72,10 +72,12 @@ def train(settings: DemoSettings) -> None:
     )
     # torch's imports for its first nested tensor must not count as reading.
     tl.warm_up_jagged()
-    with tl.open(engine_for(settings.engine, stored_bytes), max_bytes=max_bytes) as store:
+    namespace = new_namespace("demo")
+    url = engine_for(settings.engine, stored_bytes)
+    with tl.open(url, max_bytes=max_bytes, namespace=namespace) as store, emptied(store):
         if settings.engine.startswith(HOST_URL):
             _say_processes(settings)
-            train_apart(job, settings.engine, store, lambda result: _tell_step(settings.steps, result))
+            train_apart(job, settings.engine, store, lambda result: _tell_step(settings.steps, result), namespace)
         else:
             _say_threads(settings)
             _train_in_threads(settings, plan, store)

@@ -53,6 +53,8 @@ def examine(
         *rdma.ibverbs(asked, here, ends["verbs"]),
         *mooncake.package(asked, ends["wheel"], os.environ),
     ]
+    if asked.scheme == "host":
+        findings.append(system.socket(asked))
     if asked.is_mooncake:
         findings.append(mooncake.master(asked, ends["master"]))
         findings += mooncake.hostname(asked)

@@ -79,9 +79,10 @@ class Report:
         return sum(finding.state == "PROBLEM" for finding in self.findings)
 
     def text(self) -> str:
-        """The lines, and the verdict."""
+        """The problems, all other findings, and the verdict."""
         counted = {0: "no problem", 1: "1 problem"}.get(self.problems, f"{self.problems} problems")
-        lines = [f"tensorlease {self.version}, {self.url}", *(finding.lines() for finding in self.findings)]
+        ordered = sorted(self.findings, key=lambda finding: finding.state != "PROBLEM")
+        lines = [f"tensorlease {self.version}, {self.url}", *(finding.lines() for finding in ordered)]
         return "\n".join([*lines, f"{counted} for {self.url}"])
 
     def as_json(self) -> dict[str, Any]:

@@ -148,7 +148,8 @@ def master(target: Target, answer: Outcome) -> Finding:
         return fine("master", f"A Mooncake master answers at {target.host}.")
     if answer.values.get("listens"):
         return _not_answering(target, error)
-    start = f"mooncake_master -rpc_port={target.master()[1]}"
+    # Any port for its metrics: the default may be another master's, and this one would end.
+    start = f"mooncake_master -rpc_port={target.master()[1]} -metrics_port=0"
     fix = start if target.is_local else f"mend the address, or on its machine: {start}"
     return problem("master", f"No Mooncake master answers at {target.host}: {error}.", fix)
 
@@ -208,7 +209,10 @@ def segments(target: Target, trial: Outcome, space: str) -> Finding:
         message = f"The {step} of an object of {size} did not end: a process that owns a segment hangs or can't be reached{space}."
         fix = "end the process that hangs, by its pid: the master forgets its segment after client_ttl (10 s)"
         return problem("segments", message, fix)
-    fix = "look at the log of the process that owns the segment; the master forgets one that is gone after 10 s"
+    fix = (
+        "look at the log of the process that owns the segment, whose objects the master forgets once it is gone for 10 s; "
+        "after a link was down every transfer fails for some 30 s"
+    )
     return problem("segments", f"The {step} of an object of {size} failed: {why}{trial.wrote}.", fix)
 
 

@@ -6,6 +6,7 @@ import platform
 import shlex
 from collections.abc import Mapping
 
+from tensorlease._core import host_listens, host_socket
 from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.machine import Machine
@@ -161,6 +162,18 @@ def faults(target: Target) -> list[Finding]:
         return []
     message = f"This URL fails on purpose: faults={spec} spoils calls of the store. What is tried here goes without it."
     return [note("faults", message, "leave faults out where nothing is to be tested")]
+
+
+def socket(target: Target) -> Finding:
+    """Which socket the URL means, and whether a daemon listens there. The trial has started that of `host://`."""
+    path = target.host or host_socket(None)
+    where = f"{target.url} is the daemon at {path}"
+    if host_listens(path):
+        return fine("socket", f"{where}, which runs.")
+    if not target.host:
+        return note("socket", f"{where}, which does not run; the first open starts it.")
+    fix = f"tensorlease serve --socket {shlex.quote(path)}  # in a terminal of its own; --keep: also without clients"
+    return problem("socket", f"{where}, which does not run; one at a path is never started.", fix)
 
 
 def opens(target: Target, trial: Outcome) -> Finding:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tensorlease import torch_values
 from tensorlease.errors import ArenaExhausted, TransferError
 from tensorlease.mooncake_cluster import INSTALL
 from tensorlease.store import Store
@@ -107,6 +108,7 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
             stored: list[dict[str, int] | None] = super().put(keys, plain)
             return stored
         tensors: dict[str, Any] = {}
+        empty: dict[str, Any] = {}
         elsewhere: dict[str, Any] = {}
         packed: list[packing.Packed] = []
         for key, index in {key: index for index, key in enumerate(keys)}.items():
@@ -115,17 +117,21 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
                 packed.append(packing.encode(key, value.value))
             elif not isinstance(value, torch.Tensor):
                 packed.append(packing.encode(key, value))
-            elif value.device.type in ("cpu", "meta"):
-                tensors[key] = value
-            elif value.device.type == "cuda":
-                tensors[key] = value.cpu()
+            elif value.device.type in ("cpu", "meta", "cuda"):
+                on_cpu = value.cpu() if value.device.type == "cuda" else value
+                (tensors if on_cpu.numel() else empty)[key] = on_cpu
             else:
                 elsewhere[key] = value
         if elsewhere:
             _log_once("tensors on accelerators other than CUDA's are put by TransferQueue's own client")
             super().put(list(elsewhere), list(elsewhere.values()))
         with as_raised_there():
+            for key, value in empty.items():
+                torch_values.prepare(value, f"key {key!r}")
             self._write(use.store, tensors, packed)
+            # A store would keep a marker for it, and TransferQueue's own client has no object there.
+            if empty:
+                use.store.remove(list(empty))
         sizes = {item.key: item.size for item in packed}
         return [{"packed_size": sizes[key]} if key in sizes else None for key in keys]
 

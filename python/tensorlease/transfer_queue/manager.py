@@ -12,14 +12,19 @@ from typing import Any, TypeVar
 
 import torch
 
+from tensorlease.errors import ConfigError
 from tensorlease.transfer_queue import partition_fields, released
 from tensorlease.transfer_queue.client import TensorleaseStoreClient
 from tensorlease.transfer_queue.columns import SCALAR_ROW, Column
 from tensorlease.transfer_queue.packing import Opaque
+from tensorlease.transfer_queue.partition_fields import VALUES
 from tensorlease.transfer_queue.settings import dense_columns
 
 _Result = TypeVar("_Result")
 _Base: Any = released.load().manager
+
+#: So many fields of partitions are remembered: jobs make a partition for each step.
+KINDS_MAX = 4096
 
 _logger = logging.getLogger("tensorlease")
 #: The fields of the put that runs in this context whose rows are 0-dimensional.
@@ -31,7 +36,11 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
     cleared is cleared with all of its fields."""
 
     async def put_data(self, data: Any, metadata: Any, *args: Any, **kwargs: Any) -> None:
-        """Stores a batch and tells the controller."""
+        """Stores a batch and tells the controller.
+
+        :raises ConfigError: a column is of another kind than the rows that its field has; nothing is stored then
+        """
+        self._refuse_second_kind(data, metadata)
         scalar = frozenset(name for name, column in data.items() if _has_scalar_rows(column))
         token = _scalar_fields.set(scalar)
         try:
@@ -40,6 +49,28 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
             _scalar_fields.reset(token)
         for row in metadata._custom_backend_meta:
             _mark_scalars(row, scalar)
+
+    def _refuse_second_kind(self, data: Any, metadata: Any) -> None:
+        """The controller keeps one dtype for a field, that of its first rows, and takes others without a word: they would be read as what they
+        are not."""
+        kinds = {name: column.dtype if isinstance(column, torch.Tensor) else VALUES for name, column in data.items()}
+        partition = metadata.partition_ids[0] if metadata.partition_ids else ""
+        schemas = getattr(metadata, "field_schema", None) or {}
+        known = {name: partition_fields.kind_of(schemas.get(name)) for name in kinds}
+        # The description of new keys has no fields. What was put from here before tells where the controller has to be asked.
+        before = self.__dict__.setdefault("_kinds_put", {})
+        if any(known[name] is None and before.get((partition, name), kind) != kind for name, kind in kinds.items()):
+            there = partition_fields.kinds_in_partition(self.controller_info, self.storage_manager_id, partition)
+            known = {name: known[name] if known[name] is not None else there.get(name) for name in kinds}
+        for name, kind in kinds.items():
+            if known[name] is not None and known[name] != kind:
+                raise ConfigError(
+                    f"field {name!r} of partition {partition!r} holds {known[name]}, and this put has {kind}; TransferQueue keeps one dtype for "
+                    "all rows of a field: convert the rows, or put them under a field of another name; nothing was stored"
+                )
+            before[partition, name] = kind
+        while len(before) > KINDS_MAX:
+            del before[next(iter(before))]
 
     def _generate_values(self, data: Any) -> list[Any]:
         """The values in the order of the keys; tensors of a column that is no tensor are values like its others."""

@@ -1,4 +1,4 @@
-"""Asks the controller which fields a partition has: the description of a batch names only those that all of its samples have."""
+"""What the controller says of the fields of a partition: the description of a batch names only those that all of its samples have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from tensorlease.transfer_queue import released
 
 ANSWER_SECONDS = 30.0
+#: The kind of a field whose rows are no tensors.
+VALUES = "values that are no tensors"
 
 _logger = logging.getLogger("tensorlease")
 
@@ -27,6 +29,24 @@ def of_partition(controller: Any, sender: str, partition: str) -> set[str]:
         )
         return set()
     return set(metadata.field_names) if metadata is not None else set()
+
+
+def kind_of(schema: Any) -> Any:
+    """What the controller reads the rows of a field as: tensors of a dtype, or values. None: it has no rows."""
+    schema = schema or {}
+    dtype = schema.get("dtype")
+    return VALUES if dtype is None and schema.get("is_non_tensor") else dtype
+
+
+def kinds_in_partition(controller: Any, sender: str, partition: str) -> dict[str, Any]:
+    """The kind of each field of the partition. Empty where the controller does not answer: it then refuses the put by itself."""
+    try:
+        metadata = _ask(controller, sender, partition)
+    except Exception as error:
+        _logger.warning("the controller did not say which fields partition %r has (%s)", partition, error)
+        return {}
+    schemas = getattr(metadata, "field_schema", None) or {}
+    return {name: kind_of(schema) for name, schema in schemas.items()}
 
 
 def _ask(controller: Any, sender: str, partition: str) -> Any:

@@ -216,6 +216,29 @@ def _said_of(read: Callable[[], Any], key: str) -> Any:
     return "no error"
 
 
+def a_field_of_two_dtypes(job: Job) -> Any:
+    """What each put of other rows says, and whether the first rows are as they were."""
+    partition, given = "two dtypes", torch.arange(float(ROWS))[:, None]
+    client = tq.get_client()
+    client.put(TensorDict({"x": given}, batch_size=[ROWS]), partition_id=partition)
+    tq.kv_put("first", partition, fields={"y": torch.ones(3)})
+    said = []
+    for put in (
+        lambda: client.put(TensorDict({"x": given.int()}, batch_size=[ROWS]), partition_id=partition),
+        lambda: client.put(
+            TensorDict({"x": NonTensorStack(*["text"] * ROWS)}, batch_size=[ROWS]), partition_id=partition
+        ),
+        # A new key, whose description has no fields, and an old one.
+        lambda: tq.kv_put("second", partition, fields={"y": torch.ones(3).double()}),
+        lambda: tq.kv_put("first", partition, fields={"y": torch.ones(3).int()}),
+    ):
+        try:
+            put()
+        except ValueError as error:
+            said.append(str(error))
+    return said, tq.kv_batch_get(["first"], partition)["y"].unbind()[0].tolist()
+
+
 def loop_while_reading(_: Job) -> Any:
     """A read that waits for something that the same event loop does later: whether it was done in time."""
     partition = "loop"
@@ -383,6 +406,7 @@ CASES: dict[str, Case] = {
 OURS_ALONE: dict[str, Case] = {
     **_mixed_matrix(),
     "dense columns": dense_columns,
+    "a field of two dtypes": a_field_of_two_dtypes,
     "copied by a read": copied_by_a_read,
     "reading a row that is gone in an actor": reading_a_row_that_is_gone_in_an_actor,
     "streamed by a spawned worker": streamed_by_a_spawned_worker,

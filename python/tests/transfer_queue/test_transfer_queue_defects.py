@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -29,6 +30,7 @@ require_transfer_queue()
 import transfer_queue as tq
 from transfer_queue.storage.clients import mooncake_client
 
+import tensorlease as tl
 from tensorlease.mooncake_cluster import Master
 
 pytestmark = pytest.mark.timeout(300)
@@ -243,3 +245,46 @@ def test_clearing_what_is_not_there_is_no_error(clients: dict[str, Any], which: 
     clients[which].clear([f"missing/{key}", key])
     clients[which].clear([key])
     assert error_of(lambda: clients[which].get([key], [(4,)], [FLOATS])) is not None
+
+
+# ---- one field, two dtypes -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_one_field_have_one_dtype(outcomes: dict[str, Outcomes]) -> None:
+    """TransferQueue's own manager stores the others too, and they are read as what they are not."""
+    said, first = outcomes[OURS]["a field of two dtypes"].passed()
+    asked = [
+        ("x", "float32", "int32"),
+        ("x", "float32", "values"),
+        ("y", "float32", "float64"),
+        ("y", "float32", "int32"),
+    ]
+    assert len(said) == len(asked)
+    for message, (field, held, put) in zip(said, asked, strict=True):
+        assert f"field '{field}'" in message
+        assert held in message
+        assert put in message
+        assert "under a field of another name" in message
+    assert first == [1.0, 1.0, 1.0]
+
+
+def test_a_field_whose_partition_was_emptied_takes_another_dtype() -> None:
+    """What this process has put before is asked about, and not believed."""
+    from tensorlease.transfer_queue import partition_fields
+    from tensorlease.transfer_queue.manager import TensorleaseStorageManager
+
+    manager = object.__new__(TensorleaseStorageManager)
+    manager.controller_info, manager.storage_manager_id = None, "manager"
+    metadata = SimpleNamespace(partition_ids=["p"], field_schema={})
+    manager._refuse_second_kind({"x": torch.ones(2)}, metadata)
+    asked = mock.Mock(return_value={"x": None})
+    with mock.patch.object(partition_fields, "kinds_in_partition", asked):
+        manager._refuse_second_kind({"x": torch.ones(2)}, metadata)
+        asked.assert_not_called()
+        manager._refuse_second_kind({"x": torch.ones(2).int()}, metadata)
+        asked.assert_called_once()
+    with (
+        mock.patch.object(partition_fields, "kinds_in_partition", return_value={"x": torch.int32}),
+        pytest.raises(tl.ConfigError, match="another name"),
+    ):
+        manager._refuse_second_kind({"x": torch.ones(2)}, metadata)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from mooncake_rig import cluster
+from mooncake_rig import allocated_bytes, cluster
 from queue_rig import CLIENTS, OURS, Outcomes, error_of, opened_client, require_transfer_queue
 
 require_transfer_queue()
@@ -134,6 +134,29 @@ def test_what_was_put_and_what_was_got_are_the_callers_own(client: Any, key: str
     (second,) = client.get([key], [(20_000,)], [FLOATS])
     assert float(second.sum()) == 20_000.0
     assert float(first.sum()) == 140_000.0
+
+
+def test_ragged_rows_that_change_their_lengths_do_not_fill_mooncake() -> None:
+    with cluster() as master, opened_client(OURS, master, global_segment_size=32 * MIB) as client:
+        keys = [f"{row}@ragged" for row in range(4)]
+        for step in range(40):
+            rows = [torch.full((MIB // 2 - 100 * (step + row),), float(step)) for row in range(4)]
+            client.put(keys, rows)
+        found = client.get(keys, [row.shape for row in rows], [FLOATS] * 4)
+        assert all(torch.equal(one, row) for one, row in zip(found, rows, strict=True))
+        client.clear(keys)
+        assert allocated_bytes(master) == 0
+
+
+def test_a_tensor_without_elements_leaves_nothing_in_mooncake(clients: dict[str, Any], key: str) -> None:
+    client = clients[OURS]
+    client.put([key], [torch.ones(4)])
+    assert client.put([key], [torch.empty(0, 3)]) == [None]
+    assert client._store.batch_is_exist([key]) == [0]
+    (found,) = client.get([key], [(0, 3)], [FLOATS])
+    assert found.shape == (0, 3)
+    with pytest.raises(tl.ConfigError, match="nested tensor"):
+        client.put([key], [torch.nested.as_nested_tensor([torch.empty(0)], layout=torch.jagged)])
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum AcquireError {
     /// Existing slabs have no fitting range, but the budget allows another slab that holds it.
-    #[error("no free block of {asked} bytes; add a slab of up to {growable_bytes} bytes")]
+    #[error("no free block of {asked} bytes, and no new slab for one")]
     NeedsSlab {
         /// As asked.
         asked: u64,
@@ -13,9 +13,7 @@ pub enum AcquireError {
         growable_bytes: u64,
     },
     /// Existing slabs have no fitting range and the rest of the budget holds no slab for it.
-    #[error(
-        "no free block of {asked} bytes: {free} bytes free, largest {largest}, {held} held; release tensors or raise max_bytes"
-    )]
+    #[error("no free block of {asked} bytes: {free} bytes free, largest {largest}, {held} held")]
     Exhausted {
         /// As asked.
         asked: u64,
@@ -27,7 +25,7 @@ pub enum AcquireError {
         held: u64,
     },
     /// Larger than the budget of this kind can ever serve.
-    #[error("{asked} bytes can never fit, at most {most} do; raise max_bytes")]
+    #[error("{asked} bytes can never fit, at most {most} do")]
     TooLarge {
         /// As asked.
         asked: u64,

@@ -1,6 +1,6 @@
 //! Asking the engine what it holds.
 
-use super::items::Items;
+use super::items::{Items, ZERO_MARKER};
 use crate::{
     CallError, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
     blocking::call_engine,
@@ -25,12 +25,17 @@ pub(super) fn needed(request: &ReadRequest) -> bool {
         .any(|item| matches!(item.expected, Expected::Described))
 }
 
-/// The request with every described item replaced by what the engine says now. Destinations are moved over.
-pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadRequest, ReadError> {
-    if !request.into.is_empty() {
-        let message = "get_into needs the shape and dtype of each destination; they come from the tensors".to_owned();
-        return Err(CallError::Invalid { message }.into());
+/// Destinations have sizes: there is nothing to ask the engine.
+pub(super) fn refuse_destinations(request: &ReadRequest) -> Result<(), CallError> {
+    if request.into.is_empty() {
+        return Ok(());
     }
+    let message = "get_into needs the shape and dtype of each destination; they come from the tensors".to_owned();
+    Err(CallError::Invalid { message })
+}
+
+/// The request with every described item replaced by what the engine says now.
+pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadRequest, ReadError> {
     let open = |item: &&ReadItem| matches!(item.expected, Expected::Described);
     // Each key once: asked twice it might be replaced in between, and be two different things.
     let mut seen = HashSet::new();
@@ -134,6 +139,7 @@ fn read_info(info: ObjectInfo) -> Result<Described, Fault> {
     let tag = info.tag.ok_or_else(untagged)?;
     let kind = object_kind(&tag)?;
     let bytes = value_bytes(&kind, &tag, info.len);
+    check_len(bytes, info.len)?;
     Ok(Described { kind, bytes })
 }
 
@@ -144,6 +150,15 @@ pub(super) fn value_bytes(kind: &ObjectKind, tag: &Tag, object_len: u64) -> u64 
         ObjectKind::Packed if *tag == packed_empty_tag() => 0,
         ObjectKind::Packed => object_len,
     }
+}
+
+/// An object that is not as long as its tag says can't be read, however often it is asked for.
+pub(super) fn check_len(value_bytes: u64, object_len: u64) -> Result<(), Fault> {
+    if object_len == value_bytes.max(ZERO_MARKER.len() as u64) {
+        return Ok(());
+    }
+    let message = format!("has {object_len} bytes, where its tag says {value_bytes}; put it again");
+    Err(Fault::new(FaultKind::Mismatch, 0, message))
 }
 
 /// What a tag says.
@@ -188,20 +203,22 @@ pub(super) fn name_mismatches(
         if let Ok(Some(found)) = found
             && found.kind != items.items[item].kind
         {
-            let (there, asked) = (
-                words(&found.kind, found.bytes),
-                words(&items.items[item].kind, items.items[item].len),
-            );
-            failure.message = format!("holds {there}, asked for {asked}; ask for what it holds");
+            let there = words(&found.kind, found.bytes);
+            failure.message = mismatch(&there, &words(&items.items[item].kind, items.items[item].len));
         }
     }
     failures
 }
 
-/// `a tensor float32 (3, 4) of 48 bytes`.
+/// What is stored and what was asked for, both in words.
+pub(super) fn mismatch(there: &str, asked: &str) -> String {
+    format!("stored as {there}, you asked for {asked}")
+}
+
+/// `float32 (3, 4)`, or `a value that is no tensor, of 12 bytes`.
 pub(super) fn words(kind: &ObjectKind, bytes: u64) -> String {
     match kind {
-        ObjectKind::Tensor(spec) => format!("a tensor {} of {bytes} bytes", spec.words()),
+        ObjectKind::Tensor(spec) => spec.words(),
         ObjectKind::Packed => format!("a value that is no tensor, of {bytes} bytes"),
     }
 }

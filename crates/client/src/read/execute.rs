@@ -5,14 +5,14 @@ use super::{
     items::{Items, ZERO_MARKER},
 };
 use crate::{
-    FallbackKind,
+    CallError, FallbackKind,
     calls::{EngineCall, Gate},
     core::Core,
     growth::Refused,
 };
 use std::{
     ops::Range,
-    sync::{PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use tensorlease_arena::{
@@ -20,7 +20,7 @@ use tensorlease_arena::{
     plan::{GroupLimits, cut_groups, merge_regions},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
-use tensorlease_memory::{InFlight, Landing, Region, Target, copy_all};
+use tensorlease_memory::{InFlight, Landing, Region, Target, View, copy_all};
 
 /// A bounce block is held for one round only; one that does not come free for this long is held by something that hangs.
 const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -58,8 +58,12 @@ impl From<Fault> for NoBounce {
 impl EngineCall for Group {
     type Done = Finished;
 
-    fn execute(self, core: &Core, gate: &Gate) -> Vec<Finished> {
+    fn execute(self, core: &Arc<Core>, gate: &Gate<'_>) -> Vec<Finished> {
         execute(core, self, gate)
+    }
+
+    fn bounces(&self, core: &Core) -> bool {
+        self.how == How::Bounced || (self.how == How::Staged && core.lends().is_none())
     }
 
     fn bytes(&self) -> u64 {
@@ -68,7 +72,7 @@ impl EngineCall for Group {
 }
 
 /// Memory that the engine may still write is quarantined here, whoever still waits.
-fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
+fn execute(core: &Arc<Core>, group: Group, gate: &Gate<'_>) -> Vec<Finished> {
     let Group {
         how,
         mut transfers,
@@ -83,8 +87,8 @@ fn execute(core: &Core, group: Group, gate: &Gate) -> Vec<Finished> {
             direct(core, items, &transfers, Road::Any)
         }
         How::Staged | How::Bounced => {
-            let staged = bounce(core, how, transfers.iter().map(|transfer| transfer.len).sum())
-                .map(|bounce| staged(core, items, &transfers, bounce, gate));
+            let bytes = transfers.iter().map(|transfer| transfer.len).sum();
+            let staged = bounce(core, how, bytes, gate).map(|bounce| staged(core, items, &transfers, bounce, gate));
             staged.unwrap_or_else(|none| {
                 unlent = none.unlent;
                 vec![Err(none.fault); transfers.len()]
@@ -122,9 +126,9 @@ fn prefault(first: &Transfer, len: u64) {
 }
 
 /// Where staged bytes arrive: a block of the bounce reserve, or what the engine lends.
-fn bounce(core: &Core, how: How, bytes: u64) -> Result<Landing, NoBounce> {
+fn bounce(core: &Arc<Core>, how: How, bytes: u64, gate: &Gate<'_>) -> Result<Landing, NoBounce> {
     let Some(staging) = core.lends().filter(|_| how == How::Staged) else {
-        return Ok(core.bounce_block(bytes).map(Landing::Block)?);
+        return Ok(core.bounce_block(bytes, gate).map(Landing::Block)?);
     };
     let refused = |kind, fault| NoBounce {
         fault,
@@ -147,7 +151,13 @@ fn bounce(core: &Core, how: How, bytes: u64) -> Result<Landing, NoBounce> {
 }
 
 /// Into a bounce block back to back in destination order, then one copy per run of back-to-back destinations.
-fn staged(core: &Core, items: &Items, transfers: &[Transfer], bounce: Landing, gate: &Gate) -> Vec<Result<u64, Fault>> {
+fn staged(
+    core: &Core,
+    items: &Items,
+    transfers: &[Transfer],
+    bounce: Landing,
+    gate: &Gate<'_>,
+) -> Vec<Result<u64, Fault>> {
     let starts: Vec<usize> = transfers
         .iter()
         .scan(0, |end, transfer| {
@@ -168,7 +178,7 @@ fn staged(core: &Core, items: &Items, transfers: &[Transfer], bounce: Landing, g
         results.extend(call(core, items, &transfers[range], targets, road));
     }
     {
-        let abandoned = gate.read().unwrap_or_else(PoisonError::into_inner);
+        let abandoned = gate.is_closed();
         if !*abandoned {
             let whole = |at: &usize| matches!(&results[*at], Ok(len) if *len == transfers[*at].len);
             let (starts, whole): (Vec<usize>, Vec<&Transfer>) = (0..transfers.len())
@@ -316,6 +326,24 @@ pub(crate) fn refused_registration(error: &RegisterError) -> Fault {
     Fault::new(kind, 0, format!("memory can't be registered for this call: {error}"))
 }
 
+/// Out of the objects that the engine holds for this read.
+fn copied<'a>(
+    core: &Core,
+    objects: &[Option<View>],
+    transfers: &[Transfer],
+    targets: impl Iterator<Item = Target<'a>>,
+) -> Vec<Result<u64, Fault>> {
+    let source = |transfer: &Transfer| {
+        let object = objects[transfer.item as usize].as_ref();
+        let object = object.expect("values of zero bytes have no transfer");
+        let start = super::ground::index(transfer.object_offset);
+        object.source(start..start + super::ground::index(transfer.len))
+    };
+    let pairs: Vec<_> = transfers.iter().map(source).zip(targets).collect();
+    core.stages.transfer.time(|| copy_all(&pairs));
+    transfers.iter().map(|transfer| Ok(transfer.len)).collect()
+}
+
 /// `read_batch`, with its promises checked: one result per key, no panic.
 fn call<'a>(
     core: &Core,
@@ -324,6 +352,9 @@ fn call<'a>(
     targets: impl Iterator<Item = Target<'a>>,
     road: Road,
 ) -> Vec<Result<u64, Fault>> {
+    if let Some(objects) = &items.held {
+        return copied(core, objects, transfers, targets);
+    }
     let reads: Vec<ReadOp<'_>> = transfers
         .iter()
         .zip(targets)
@@ -348,20 +379,21 @@ fn call<'a>(
 impl Core {
     /// A block of the bounce reserve. Rounds are sized so that every reader finds one; only calls that hang, or memory in
     /// quarantine, can make one wait.
-    pub(crate) fn bounce_block(&self, bytes: u64) -> Result<InFlight, Fault> {
+    pub(crate) fn bounce_block(self: &Arc<Self>, bytes: u64, gate: &Gate<'_>) -> Result<InFlight, Fault> {
         let start = Instant::now();
         let mut was_alone = false;
+        let acquire = |kind| self.acquire(kind, &[(bytes, 1)], || gate.slice()).map_err(no_slab);
         loop {
-            let mut acquired = self.acquire(SlabKind::Bounce, &[(bytes, 1)]);
+            let mut acquired = acquire(SlabKind::Bounce)?;
             let Some(refused) = acquired.refused else {
                 self.staging_starved.store(false, Ordering::Relaxed);
                 return Ok(acquired.blocks.pop().expect("not refused, so there is a block"));
             };
             // What hangs or is quarantined in the reserve must not stop everybody else while the arena has room.
-            let spare = self.acquire(SlabKind::Lease, &[(bytes, 1)]).blocks.pop();
+            let spare = acquire(SlabKind::Lease)?.blocks.pop();
             if let Some(block) = spare.filter(|block| self.is_one_registration(block)) {
                 self.staging_starved.store(false, Ordering::Relaxed);
-                self.count_reason(staging_fallback(refused.kind), 1);
+                self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
                 return Ok(block);
             }
             if self.is_closed() {
@@ -386,7 +418,7 @@ impl Core {
             };
             if hopeless || wait <= start.elapsed() {
                 self.staging_starved.store(true, Ordering::Relaxed);
-                self.count_reason(staging_fallback(refused.kind), 1);
+                self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
                 return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused)));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -400,15 +432,28 @@ impl Core {
     }
 
     fn no_staging(&self, refused: &Refused) -> String {
+        // What hinders the reserve's growth says more than what is held of it.
+        if refused.kind != FallbackKind::Budget {
+            return format!("no staging block: {} ({refused})", refused.kind.words());
+        }
         match self.quarantined_bytes() {
-            0 if refused.kind != FallbackKind::Budget => {
-                format!("no staging block: {} ({})", refused.kind.words(), refused.error)
-            }
-            0 => format!("no staging block: {}", refused.error),
+            0 => format!("no staging block: {} ({refused})", refused.kind.words()),
             held => format!(
                 "no staging block: {held} bytes are quarantined because transfers that failed may still use them; close this store and open a new one"
             ),
         }
+    }
+}
+
+/// No slab came while the caller waited, or none ever will.
+fn no_slab(error: CallError) -> Fault {
+    match error {
+        CallError::Unavailable { message } => Fault::new(FaultKind::Unavailable, 0, message),
+        _ => Fault::new(
+            FaultKind::Transient,
+            0,
+            "no staging block came before its caller gave up",
+        ),
     }
 }
 

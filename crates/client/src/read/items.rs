@@ -5,8 +5,9 @@ use crate::{
     spec::{packed_empty_tag, packed_tag},
 };
 use tensorlease_engine::Tag;
+use tensorlease_memory::View;
 
-/// Size of the object that stands for a value of zero bytes on engines that describe.
+/// The object that stands for a value of zero bytes.
 pub(crate) const ZERO_MARKER: [u8; 1] = [0];
 
 /// One key.
@@ -26,6 +27,8 @@ pub(crate) struct Items {
     pub(crate) namespace_len: usize,
     /// Does the engine compare tags?
     pub(crate) tagged: bool,
+    /// The very objects, where they are held for this read: one for each item, `None` for a value of zero bytes.
+    pub(crate) held: Option<Vec<Option<View>>>,
     packed: Tag,
     packed_empty: Tag,
 }
@@ -38,6 +41,7 @@ impl Items {
             items,
             namespace_len,
             tagged,
+            held: None,
             packed: packed_tag(),
             packed_empty: packed_empty_tag(),
         }

@@ -9,16 +9,13 @@ use super::{
     items::{Item, Items, ZERO_MARKER},
 };
 use crate::{
-    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest,
-    core::Core,
-    error::{listed, read_error},
-    patience::Wait,
-    request::Expected,
+    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error,
+    patience::Wait, request::Expected,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 use tensorlease_arena::plan::{fold_duplicates, split_ranges};
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::{Foreign, Landing};
+use tensorlease_memory::{Foreign, Landing, View};
 
 pub(crate) use ranges::cuts_at_multiples;
 
@@ -109,14 +106,21 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Checks the keys of `request` and lays out its units. Values of zero bytes are set aside here.
-    pub(super) fn new(core: &'a Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<Self, ReadError> {
+    /// `held`: the objects themselves, one for each item, where the engine holds them for this read.
+    pub(super) fn new(
+        core: &'a Arc<Core>,
+        request: ReadRequest,
+        held: Option<Vec<Option<View>>>,
+        wait: &Wait<'_>,
+    ) -> Result<Self, ReadError> {
         let namespace = &core.options.namespace;
         let (keys, items): (Vec<String>, Vec<Item>) = request
             .items
             .into_iter()
             .map(|item| (namespaced(namespace, item.key), expected(item.expected)))
             .unzip();
-        let items = Items::new(keys, items, namespace.len(), core.capabilities.describes);
+        let mut items = Items::new(keys, items, namespace.len(), core.capabilities.describes);
+        items.held = held;
         check_empty_values(core, &items, wait)?;
         let first_use = duplicates(core, &items)?;
         let units = lay_out(&items, &request.batches);
@@ -352,8 +356,12 @@ impl<'a> Job<'a> {
     pub(super) fn refusal(&self, kind: FallbackKind, units: &[u32], detail: &str) -> ReadError {
         let items = units.iter().flat_map(|unit| self.units[*unit as usize].each_part());
         let keys: Vec<&str> = items.map(|(item, _)| self.items.name(item as usize)).collect();
-        let message = format!("strict=True, {}, and {}{detail}", listed(&keys), kind.words());
-        ReadError::Fallback { kind, message }
+        let (message, failures) = kind.refusal(&keys, detail);
+        ReadError::Fallback {
+            kind,
+            message,
+            failures,
+        }
     }
 
     /// What was to be leased is counted as a fallback by now.
@@ -484,11 +492,11 @@ fn expected(expected: Expected) -> Item {
     }
 }
 
-/// Values of zero bytes never reach the engine as such (requirement B14). Where it describes its objects a marker stands
-/// for each, and a missing or different one shows; elsewhere they are remade from their spec alone.
+/// Values of zero bytes never reach the engine as such (requirement B14): a marker stands for each. Where the engine describes its objects a missing
+/// or different one shows; elsewhere they are remade from their spec alone.
 fn check_empty_values(core: &Arc<Core>, items: &Items, wait: &Wait<'_>) -> Result<(), ReadError> {
     let empty: Vec<usize> = (0..items.len()).filter(|item| items.items[*item].len == 0).collect();
-    if empty.is_empty() || !items.tagged {
+    if empty.is_empty() || !items.tagged || items.held.is_some() {
         return Ok(());
     }
     check_described(core, items, &empty, wait)
@@ -505,7 +513,7 @@ fn check_described(core: &Arc<Core>, items: &Items, which: &[usize], wait: &Wait
             Ok(None) => Fault::new(FaultKind::NotFound, 0, "there is no such object"),
             Ok(Some(info)) if info.len != len.max(ZERO_MARKER.len() as u64) || info.tag.as_ref() != items.tag(item) => {
                 let asked = super::describe::words(&items.items[item].kind, len);
-                Fault::new(FaultKind::Mismatch, 0, format!("holds another object than {asked}"))
+                Fault::new(FaultKind::Mismatch, 0, format!("another value is stored than {asked}"))
             }
             Ok(Some(_)) => continue,
         };

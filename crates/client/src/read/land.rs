@@ -1,14 +1,16 @@
 //! Chooses the memory of each unit: leased, copied, registered for the call, or the caller's.
 
 use super::{ground::SharedLanding, groups::How, job::Job};
-use crate::{Delivery, FallbackKind, ReadError, core::Core};
-use std::iter;
+use crate::{CallError, Delivery, FallbackKind, ReadError, core::Core, patience::Wait};
+use std::{fmt::Display, iter, sync::Arc};
 use tensorlease_arena::{
-    AcquireError, GRANULE_BYTES, SlabKind, block_len,
+    GRANULE_BYTES, SlabKind,
     plan::{GroupLimits, cut_groups, dtype_regions},
 };
 use tensorlease_engine::Staging;
-use tensorlease_memory::{HeapBytes, InFlight, Landing, MapError, Mapping, MappingKind};
+use tensorlease_memory::{
+    HeapBytes, InFlight, Landing, Mapping, MappingKind, Unregistered, lay_out, limits::page_bytes,
+};
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
@@ -18,12 +20,12 @@ const MAPPED_BYTES_MIN: u64 = 16 << 10;
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Largest item of any dtype.
 const ITEM_BYTES_MAX: u64 = 16;
-/// Fresh memory for copies is mapped in pieces of this size: one long-lived value keeps no more than that.
+/// Fresh memory for copies is mapped in pieces of this size: what a transfer that ends late takes out of use is no more than that.
 const FRESH_BYTES: u64 = 64 << 20;
 
 impl Job<'_> {
     /// Finds memory for every unit that has none and makes its transfers.
-    pub(super) fn land(&mut self) -> Result<(), ReadError> {
+    pub(super) fn land(&mut self, wait: &Wait<'_>) -> Result<(), ReadError> {
         self.collected = false;
         let waiting = |(at, unit): (usize, &super::job::Unit)| unit.place.is_none().then_some(at);
         let waiting: Vec<u32> = self
@@ -49,11 +51,11 @@ impl Job<'_> {
                 unit.batch.is_some() || LEASED_BYTES_MIN <= unit.len
             }),
         };
-        copied.extend(self.land_leased(&leased)?);
+        copied.extend(self.land_leased(&leased, wait)?);
         if lends {
             return self.land_lent(&copied);
         }
-        self.land_copied(copied)
+        self.land_copied(copied, wait)
     }
 
     /// The reference's way: through loans of the engine's own memory into fresh memory, per batch of keys and dtype. What is larger than a loan,
@@ -125,11 +127,6 @@ impl Job<'_> {
 
     /// Requirement B12: the caller's memory is written by a copy after the transfer, unless it asked otherwise.
     fn land_in_callers_memory(&mut self, units: &[u32]) {
-        let how = match (self.direct, self.core.registers()) {
-            (false, _) => How::Staged,
-            (true, true) => How::Registered,
-            (true, false) => How::Direct,
-        };
         for unit in units {
             // What no loan holds, and can't be cut for several, goes through the bounce reserve.
             let whole = !self.core.capabilities.ranges && self.core.lends().is_some();
@@ -140,32 +137,39 @@ impl Job<'_> {
             let foreign = self.into[item]
                 .take()
                 .expect("a destination is placed once: it is never quarantined and read again");
+            let how = match self.direct {
+                false => How::Staged,
+                // What lies in the arena is registered already, and no memory is registered twice.
+                true if self.core.registers() && !self.core.arena.contains(foreign.region()) => How::Registered,
+                true => How::Direct,
+            };
             self.put(*unit, Landing::Foreign(foreign), how, false);
         }
     }
 
     /// Blocks of the arena while the budget lasts; gives back the units that got none.
-    fn land_leased(&mut self, units: &[u32]) -> Result<Vec<u32>, ReadError> {
+    fn land_leased(&mut self, units: &[u32], wait: &Wait<'_>) -> Result<Vec<u32>, ReadError> {
         let (mut left, mut queue) = (Vec::new(), units);
         while !queue.is_empty() {
             let wanted = self.wanted(queue);
-            let acquired = self.core.acquire(SlabKind::Lease, &wanted);
+            let acquired = self.core.acquire(SlabKind::Lease, &wanted, || wait.slice())?;
             let got = acquired.blocks.len();
             for (unit, block) in iter::zip(queue, acquired.blocks) {
                 self.put(*unit, Landing::Block(block), How::Direct, true);
             }
             queue = &queue[got..];
             let Some(refused) = acquired.refused else { break };
-            if self.core.options.strict {
-                return Err(self.refusal(refused.kind, &queue[..1], &format!(": {}", refused.error)));
-            }
+            let refused = refused.told(self.core);
             // A value that can never fit leaves the others their chance; anything else ends it for all that are left.
             let lost = if refused.kind == FallbackKind::TooLarge {
                 1
             } else {
                 queue.len()
             };
-            self.core.count_fallback(refused.kind, lost as u64);
+            if self.core.options.strict {
+                return Err(self.refusal(refused.kind, &queue[..lost], &format!(" ({refused})")));
+            }
+            self.core.count_refused(&refused, lost as u64);
             left.extend_from_slice(&queue[..lost]);
             queue = &queue[lost..];
         }
@@ -180,11 +184,11 @@ impl Job<'_> {
     }
 
     /// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
-    fn land_copied(&mut self, units: Vec<u32>) -> Result<(), ReadError> {
+    fn land_copied(&mut self, units: Vec<u32>, wait: &Wait<'_>) -> Result<(), ReadError> {
         let (recycled, mut fresh): (Vec<u32>, Vec<u32>) = units
             .into_iter()
             .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
-        let blocks = self.core.copy_blocks(&self.wanted(&recycled));
+        let blocks = self.core.copy_blocks(&self.wanted(&recycled), wait)?;
         fresh.extend_from_slice(&recycled[blocks.len()..]);
         self.past_the_copy_cache(&recycled[blocks.len()..])?;
         for (unit, block) in iter::zip(recycled, blocks) {
@@ -204,7 +208,8 @@ impl Job<'_> {
             } else {
                 How::Direct
             };
-            self.put(unit, Landing::Heap(HeapBytes::new(len)), how, false);
+            let heap = HeapBytes::try_new(len).ok_or_else(|| self.core.no_memory(len as u64, &"the heap has none"))?;
+            self.put(unit, Landing::Heap(heap), how, false);
         }
         self.land_fresh(&large)
     }
@@ -273,15 +278,14 @@ impl Job<'_> {
     /// Units back to back in one fresh mapping per group.
     fn land_in_mappings(&mut self, units: &[u32], how: How, limits: GroupLimits) -> Result<(), ReadError> {
         let lens: Vec<u64> = units.iter().map(|unit| self.room(*unit)).collect();
-        for group in cut_groups(&lens, limits) {
-            let bytes: u64 = lens[group.clone()].iter().sum();
-            let mapping = Mapping::new(MappingKind::Anonymous, super::ground::index(bytes))
-                .map_err(|error| self.core.no_memory(bytes, &error))?;
+        for group in cut_groups(&lens, unpadded(limits)) {
+            let of_group: Vec<usize> = lens[group.clone()].iter().copied().map(super::ground::index).collect();
+            let (starts, bytes) = lay_out(&of_group);
+            let mapping = Mapping::new(MappingKind::Anonymous, bytes)
+                .map_err(|error| self.core.no_memory(bytes as u64, &error))?;
             let shared = SharedLanding::new(self.core, Landing::Fresh(mapping));
-            let mut base = 0;
-            for index in group {
-                self.put_on_shared(units[index], &shared, base, how, false);
-                base += lens[index];
+            for (index, start) in iter::zip(group, starts) {
+                self.put_on_shared(units[index], &shared, start as u64, how, false);
             }
         }
         Ok(())
@@ -316,6 +320,18 @@ impl Job<'_> {
     }
 }
 
+/// What is left for values where their layout adds up to a page to every 2 MiB.
+fn unpadded(limits: GroupLimits) -> GroupLimits {
+    let pages = limits.bytes_max.div_ceil(2 << 20);
+    GroupLimits {
+        bytes_max: limits
+            .bytes_max
+            .saturating_sub(pages.saturating_mul(page_bytes() as u64))
+            .max(1),
+        ..limits
+    }
+}
+
 fn fresh_limits() -> GroupLimits {
     GroupLimits {
         keys_max: usize::MAX,
@@ -325,23 +341,12 @@ fn fresh_limits() -> GroupLimits {
 
 impl Core {
     /// Recycled memory for copies, for the first of `wanted` that fit into its bound.
-    fn copy_blocks(&self, wanted: &[(u64, u64)]) -> Vec<InFlight> {
-        let mut blocks = Vec::new();
-        while blocks.len() < wanted.len() {
-            let missing = &wanted[blocks.len()..];
-            let admission = self.copies.acquire(SlabKind::Lease, missing);
-            let missing = &missing[admission.blocks.len()..];
-            blocks.extend(admission.blocks);
-            let Some(AcquireError::NeedsSlab { .. }) = admission.refused else {
-                break;
-            };
-            let bytes = missing.iter().map(|(len, _)| block_len(*len).unwrap_or(*len)).sum();
-            match self.copies.make_slab(SlabKind::Lease, bytes, missing[0].0) {
-                Ok(Some(slab)) => self.copies.admit(slab),
-                Ok(None) | Err(_) => break,
-            };
-        }
-        blocks
+    fn copy_blocks(&self, wanted: &[(u64, u64)], wait: &Wait<'_>) -> Result<Vec<InFlight>, CallError> {
+        let unregistered = Arc::new(Unregistered);
+        let grown = self
+            .copies
+            .acquire_growing(SlabKind::Lease, wanted, &unregistered, || wait.slice())?;
+        Ok(grown.blocks)
     }
 
     /// What one registration takes; the calls into it are cut on their own.
@@ -353,16 +358,10 @@ impl Core {
     }
 
     /// The system gave no memory at all.
-    pub(crate) fn no_memory(&self, asked: u64, error: &MapError) -> ReadError {
-        let usage = self.arena.usage();
-        ReadError::ArenaExhausted {
-            message: format!(
-                "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
-            ),
-            asked,
-            free: usage.free_bytes,
-            largest: usage.largest_free,
-            held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
-        }
+    pub(crate) fn no_memory(&self, asked: u64, error: &dyn Display) -> ReadError {
+        let message = format!(
+            "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
+        );
+        self.exhausted(message, asked).into()
     }
 }

@@ -1,9 +1,9 @@
 //! Reads in place: values that stay where the engine keeps them.
 
-use super::describe::{object_kind, value_bytes, words};
+use super::describe::{check_len, mismatch, object_kind, value_bytes, words};
 use crate::{
-    CallError, KeyFailure, ObjectKind, ReadError, blocking::call_engine, core::Core, error::read_error, patience::Wait,
-    request::Expected,
+    CallError, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, blocking::call_engine, core::Core,
+    error::read_error, patience::Wait, request::Expected,
 };
 use std::sync::Arc;
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
@@ -24,6 +24,42 @@ pub(crate) fn views(
     wanted: &[(String, Expected)],
     wait: &Wait<'_>,
 ) -> Result<Vec<ValueView>, ReadError> {
+    let values = viewed(core, wanted, wait)?;
+    let bytes = values.iter().filter_map(|value| value.view.as_ref()).map(View::len);
+    core.counters.read_bytes.add(bytes.sum::<usize>() as u64);
+    core.counters.read_keys.add(values.len() as u64);
+    core.counters.viewed_reads.add(values.len() as u64);
+    Ok(values)
+}
+
+/// The request with every item as the engine holds it, and the objects themselves.
+pub(super) fn held(
+    core: &Arc<Core>,
+    request: ReadRequest,
+    wait: &Wait<'_>,
+) -> Result<(ReadRequest, Vec<Option<View>>), ReadError> {
+    let wanted: Vec<(String, Expected)> = request
+        .items
+        .into_iter()
+        .map(|item| (item.key, item.expected))
+        .collect();
+    let values = viewed(core, &wanted, wait)?;
+    let (items, objects): (Vec<ReadItem>, Vec<Option<View>>) = wanted
+        .into_iter()
+        .zip(values)
+        .map(|((key, _), ValueView { kind, view })| {
+            let expected = match kind {
+                ObjectKind::Tensor(spec) => Expected::Tensor(spec),
+                ObjectKind::Packed => Expected::Packed(view.as_ref().map_or(0, |view| view.len() as u64)),
+            };
+            (ReadItem { key, expected }, view)
+        })
+        .unzip();
+    let request = ReadRequest { items, ..request };
+    Ok((request, objects))
+}
+
+fn viewed(core: &Arc<Core>, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Result<Vec<ValueView>, ReadError> {
     if core.engine.views().is_none() {
         let name = core.capabilities.name;
         let message = format!(
@@ -61,10 +97,6 @@ pub(crate) fn views(
     if !failures.is_empty() {
         return Err(read_error(failures));
     }
-    let bytes = values.iter().filter_map(|value| value.view.as_ref()).map(View::len);
-    core.counters.read_bytes.add(bytes.sum::<usize>() as u64);
-    core.counters.read_keys.add(values.len() as u64);
-    core.counters.viewed_reads.add(values.len() as u64);
     Ok(values)
 }
 
@@ -78,14 +110,10 @@ fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) ->
     if let Some((kind_asked, len_asked)) = asked
         && (kind_asked != kind || len_asked != len)
     {
-        let (there, asked) = (words(&kind, len), words(&kind_asked, len_asked));
-        let message = format!("holds {there}, asked for {asked}; ask for what it holds");
+        let message = mismatch(&words(&kind, len), &words(&kind_asked, len_asked));
         return Err(Fault::new(FaultKind::Mismatch, 0, message));
     }
-    if len != 0 && len != view.len() as u64 {
-        let message = format!("has {} bytes, where its tag says {len}", view.len());
-        return Err(Fault::new(FaultKind::Mismatch, 0, message));
-    }
+    check_len(len, view.len() as u64)?;
     Ok(ValueView {
         kind,
         view: (len != 0).then_some(view),

@@ -7,7 +7,7 @@ use crate::{
     core::Core,
     read::refused_registration,
 };
-use std::{ops::Range, sync::PoisonError};
+use std::{ops::Range, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{Foreign, InFlight, Landing, Mapping, MappingKind, Region, Source, copy_all};
 
@@ -43,11 +43,11 @@ pub(super) struct Unwritten {
 impl EngineCall for WriteCall {
     type Done = Unwritten;
 
-    fn execute(self, core: &Core, gate: &Gate) -> Vec<Unwritten> {
+    fn execute(self, core: &Arc<Core>, gate: &Gate<'_>) -> Vec<Unwritten> {
         let Self { mut objects, staging } = self;
         let mut results = match staging {
             Staging::None => from_where_they_lie(core, &objects, &[]),
-            Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum()) {
+            Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum(), gate) {
                 Ok(block) => staged(core, gate, &objects, block),
                 Err(fault) => vec![Err(fault); objects.len()],
             },
@@ -71,13 +71,20 @@ impl EngineCall for WriteCall {
     fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.len).sum()
     }
+
+    fn bounces(&self, _core: &Core) -> bool {
+        matches!(self.staging, Staging::Bounce)
+    }
 }
 
 /// The engine may still read the memory: it stays alive until the engine is closed, and the key has failed.
 fn keep_if_still_read(core: &Core, object: &mut Object, result: &Result<(), Fault>) {
-    if !matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite) {
-        return;
+    if is_late(result) {
+        quarantine(core, object);
     }
+}
+
+fn quarantine(core: &Core, object: &mut Object) {
     for segment in object.segments.drain(..) {
         match segment {
             Segment::Foreign(foreign) | Segment::Leased(foreign) => core.quarantine(Landing::Foreign(foreign)),
@@ -117,7 +124,7 @@ fn from_where_they_lie(core: &Core, objects: &[Object], own: &[Region]) -> Vec<R
 }
 
 /// One copy into registered memory, objects back to back, then the transfer.
-fn staged(core: &Core, gate: &Gate, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
+fn staged(core: &Core, gate: &Gate<'_>, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
     let mut copies = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     let mut end = 0;
@@ -130,7 +137,7 @@ fn staged(core: &Core, gate: &Gate, objects: &[Object], block: InFlight) -> Vec<
         spans.push(start..end);
     }
     {
-        let closed = gate.read().unwrap_or_else(PoisonError::into_inner);
+        let closed = gate.is_closed();
         // A caller that has given up may change its values.
         if *closed {
             let fault = Fault::new(FaultKind::Refused, 0, "its caller has given up");
@@ -241,14 +248,45 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
             return vec![Err(fault); objects.len()];
         }
     }
-    let results = from_where_they_lie(core, objects, &regions);
-    if !results
+    let mut results = from_where_they_lie(core, objects, &regions);
+    let kept: Vec<Region> = regions
         .iter()
-        .any(|result| matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite))
-    {
-        pieces.iter().for_each(|piece| core.unregister(*piece));
-    }
+        .copied()
+        .filter(|region| is_read_on(*region, objects, &results))
+        .collect();
+    regions
+        .iter()
+        .filter(|region| !kept.contains(region))
+        .flat_map(|region| core.registration_pieces(*region))
+        .for_each(|piece| core.unregister(piece));
+    keep_what_stays_registered(core, objects, &mut results, &kept);
     results
+}
+
+/// Does a key whose write may still run have memory there?
+fn is_read_on(region: Region, objects: &[Object], results: &[Result<(), Fault>]) -> bool {
+    let late = objects.iter().zip(results).filter(|(_, result)| is_late(result));
+    late.flat_map(|(object, _)| sources(object))
+        .any(|source| region.contains(source.region()))
+}
+
+fn is_late(result: &Result<(), Fault>) -> bool {
+    matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite)
+}
+
+/// A registration that stays holds the memory of every object in it, whatever became of its own write: none of it may be freed, registered again or
+/// be another try's source.
+fn keep_what_stays_registered(core: &Core, objects: &mut [Object], results: &mut [Result<(), Fault>], kept: &[Region]) {
+    for (object, result) in objects.iter_mut().zip(results) {
+        let stays = |region: Region| kept.iter().any(|kept| kept.contains(region));
+        if kept.is_empty() || !sources(object).any(|source| stays(source.region())) {
+            continue;
+        }
+        match result {
+            Ok(()) => quarantine(core, object),
+            Err(fault) => fault.kind = FaultKind::MayStillWrite,
+        }
+    }
 }
 
 /// Regions that touch or overlap become one: no page can be registered twice.

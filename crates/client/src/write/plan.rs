@@ -4,7 +4,8 @@ use super::{
     Object, Route,
     execute::{Staging, WriteCall},
 };
-use crate::{FallbackKind, Segment, WriteError, calls, core::Core, growth::Refused};
+use crate::{CallError, FallbackKind, Segment, WriteError, calls, core::Core, growth::Refused, patience::Wait};
+use std::sync::Arc;
 use tensorlease_arena::{
     GRANULE_BYTES, SlabKind,
     plan::{GroupLimits, cut_groups},
@@ -20,10 +21,11 @@ const CALLS_OF_KEYS_PER_READER: usize = 16;
 
 /// The engine calls for `objects`, at least one, and the objects that must wait until those calls have ended.
 pub(super) fn cut(
-    core: &Core,
+    core: &Arc<Core>,
     objects: Vec<Object>,
     route: Route,
     divisor: u64,
+    wait: &Wait<'_>,
 ) -> Result<(Vec<WriteCall>, Vec<Object>), WriteError> {
     let registers = core.capabilities.registration == Registration::Required;
     if registers && route == Route::RegisterPerCall {
@@ -56,7 +58,7 @@ pub(super) fn cut(
     calls.extend(grouped(core, small, keys, round, divisor, || Staging::Bounce));
     let mut later = Vec::new();
     for object in large {
-        match own_block(core, &object) {
+        match own_block(core, &object, wait)? {
             Ok(block) => calls.push(staged_alone(core, object, block)),
             // The blocks of this very put may be what is in the way: those objects go when the others have gone.
             Err(_) if !calls.is_empty() => later.push(object),
@@ -126,12 +128,12 @@ fn grouped(
 }
 
 /// Staging for an object that is larger than one round of the bounce reserve.
-fn own_block(core: &Core, object: &Object) -> Result<InFlight, Refused> {
-    let mut acquired = core.acquire(SlabKind::Lease, &[(object.len, GRANULE_BYTES)]);
-    match acquired.refused {
+fn own_block(core: &Arc<Core>, object: &Object, wait: &Wait<'_>) -> Result<Result<InFlight, Refused>, CallError> {
+    let mut acquired = core.acquire(SlabKind::Lease, &[(object.len, GRANULE_BYTES)], || wait.slice())?;
+    Ok(match acquired.refused {
         None => Ok(acquired.blocks.pop().expect("not refused, so there is a block")),
-        Some(refused) => Err(refused),
-    }
+        Some(refused) => Err(refused.told(core)),
+    })
 }
 
 fn staged_alone(core: &Core, object: Object, block: InFlight) -> WriteCall {
@@ -144,22 +146,20 @@ fn staged_alone(core: &Core, object: Object, block: InFlight) -> WriteCall {
 
 /// No block for it: its own memory is registered for its call.
 fn registered_alone(core: &Core, object: Object, refused: &Refused) -> Result<WriteCall, WriteError> {
+    let kind = refused.kind;
     if core.options.strict {
-        let key = crate::error::quoted(&object.key[core.options.namespace.len()..]);
-        let message = format!(
-            "strict=True, key {key}, and {}: {}",
-            refused.kind.words(),
-            refused.error
-        );
+        let key = &object.key[core.options.namespace.len()..];
+        let (message, failures) = kind.refusal(&[key], &format!(" ({refused})"));
         return Err(WriteError::Fallback {
-            kind: refused.kind,
+            kind,
             message,
+            failures,
         });
     }
     core.counters.fallback_writes.add(1);
     core.warnings.once(FallbackKind::TooLarge, || {
         format!(
-            "a value of {} bytes is registered for its own write: {}",
+            "a value of {} bytes is registered for its own write: {} ({refused})",
             object.len,
             refused.kind.words()
         )

@@ -285,7 +285,7 @@ fn a_deadline_that_has_passed_asks_the_engine_for_nothing_large() {
 fn a_put_that_timed_out_keeps_its_value_until_the_engine_returns() {
     let (rig, gate, _) = gated(free_engine(), &[]);
     gate.shut();
-    let buffer = Arc::new(rig.store.empty(1000).unwrap());
+    let buffer = Arc::new(rig.store.empty(1000, Patience::default()).unwrap());
     let item = PutItem::tensor_in("slow", bytes_spec(1000), Arc::clone(&buffer));
     let error = rig.store.put(vec![item], soon()).unwrap_err();
     assert!(

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tensorlease::{CallError, Delivery, KeyFailure, OpenError, Options, Patience, ReadError, Store, engine::FaultKind};
-use tensorlease_memory::{MapError, SlabMemory, SlabSource};
+use tensorlease_memory::{NoSlab, SlabMemory, SlabSource};
 
 #[test]
 fn every_budget_from_one_page_on_serves_every_delivery() {
@@ -50,9 +50,9 @@ fn every_budget_from_one_page_on_serves_every_delivery() {
 struct NoRoom(AtomicU64);
 
 impl SlabSource for NoRoom {
-    fn make(&self, _len: usize) -> Result<Option<SlabMemory>, MapError> {
+    fn make(&self, _len: usize) -> Result<SlabMemory, NoSlab> {
         self.0.fetch_add(1, Relaxed);
-        Ok(None)
+        Err(NoSlab::Full { free: 0 })
     }
 }
 
@@ -333,18 +333,18 @@ fn a_store_that_is_prewarmed_whole_registers_nothing_afterwards() {
 #[test]
 fn empty_takes_a_block_of_the_budget_or_says_what_is_held() {
     let rig = Rig::registering(free_engine(), &budget(16 * MIB));
-    let mut block = rig.store.empty(6 * MIB).unwrap();
+    let mut block = rig.store.empty(6 * MIB, Patience::default()).unwrap();
     block[..3].copy_from_slice(b"abc");
     assert!(block.is_leased());
-    assert!(rig.store.empty(0).unwrap().is_empty());
-    let error = rig.store.empty(6 * MIB).unwrap_err();
+    assert!(rig.store.empty(0, Patience::default()).unwrap().is_empty());
+    let error = rig.store.empty(6 * MIB, Patience::default()).unwrap_err();
     let ReadError::ArenaExhausted { asked, held, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(asked, 6 * MIB);
     assert!(6 * MIB <= held);
     drop(block);
-    drop(rig.store.empty(6 * MIB).unwrap());
+    drop(rig.store.empty(6 * MIB, Patience::default()).unwrap());
     assert_idle(&rig.store);
 }
 

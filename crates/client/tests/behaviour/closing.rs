@@ -29,7 +29,10 @@ fn close_is_idempotent_and_every_call_afterwards_says_closed() {
         rig.read(&[100], Delivery::Leased),
         Err(ReadError::Call(CallError::Closed))
     ));
-    assert!(matches!(rig.store.empty(8), Err(ReadError::Call(CallError::Closed))));
+    assert!(matches!(
+        rig.store.empty(8, Patience::default()),
+        Err(ReadError::Call(CallError::Closed))
+    ));
     let put = rig.store.put(vec![PutItem::packed("p", vec![1])], patience());
     assert!(matches!(put, Err(WriteError::Call(CallError::Closed))));
     assert!(matches!(
@@ -244,24 +247,22 @@ fn in_a_forked_child_every_call_is_refused_and_drops_do_nothing() {
             let refused = matches!(
                 store.get(ReadRequest::default(), Patience::default()),
                 Err(ReadError::Call(CallError::Forked))
-            ) && matches!(store.empty(8), Err(ReadError::Call(CallError::Forked)))
-                && matches!(
-                    store.put(Vec::new(), Patience::default()),
-                    Err(WriteError::Call(CallError::Forked))
-                )
-                && matches!(
-                    store.contains(&keys, Patience::default()),
-                    Err(QueryError::Call(CallError::Forked))
-                )
-                && matches!(
-                    store.remove(&keys, Patience::default()),
-                    Err(RemoveError::Call(CallError::Forked))
-                )
-                && matches!(
-                    store.clear(Patience::default()),
-                    Err(RemoveError::Call(CallError::Forked))
-                )
-                && matches!(store.close(Patience::default()), Err(CallError::Forked))
+            ) && matches!(
+                store.empty(8, Patience::default()),
+                Err(ReadError::Call(CallError::Forked))
+            ) && matches!(
+                store.put(Vec::new(), Patience::default()),
+                Err(WriteError::Call(CallError::Forked))
+            ) && matches!(
+                store.contains(&keys, Patience::default()),
+                Err(QueryError::Call(CallError::Forked))
+            ) && matches!(
+                store.remove(&keys, Patience::default()),
+                Err(RemoveError::Call(CallError::Forked))
+            ) && matches!(
+                store.clear(Patience::default()),
+                Err(RemoveError::Call(CallError::Forked))
+            ) && matches!(store.close(Patience::default()), Err(CallError::Forked))
                 && store.trim() == 0;
             // What was leased stays readable, and is given back by nobody here.
             let readable = read[1][..] == values[1][..];

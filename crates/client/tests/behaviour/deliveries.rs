@@ -5,7 +5,8 @@ use crate::support::{
 };
 use std::{ops::Range, sync::Arc};
 use tensorlease::{
-    DType, Delivery, Expected, Foreign, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest, TensorSpec,
+    Buffer, DType, Delivery, Expected, Foreign, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest, Store,
+    TensorSpec,
 };
 
 const DELIVERIES: [Delivery; 4] = [
@@ -122,6 +123,108 @@ fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
                 assert!(&bytes == value, "{name}, direct={direct}, {} bytes", value.len());
             }
             assert_idle(&rig.store);
+        }
+    }
+}
+
+/// Memory of the arena, as `Store::empty` gives it, as a destination of the caller's.
+#[allow(unsafe_code)]
+fn destination(mut buffer: Buffer) -> Foreign {
+    let (base, len) = (buffer.as_mut_ptr(), buffer.len());
+    // SAFETY: the buffer, which keeps the memory valid, is the owner; the tests read it through raw sources only.
+    unsafe { Foreign::new(base, len, Box::new(buffer)) }
+}
+
+/// Reads straight into memory of the store's own arena.
+pub(crate) fn read_into_the_arena(store: &Store, values: &[Vec<u8>]) {
+    let (mut into, mut seen) = (Vec::new(), Vec::new());
+    for value in values {
+        let (given, kept) = shared(destination(
+            store.empty(value.len() as u64, Patience::default()).unwrap(),
+        ));
+        into.push(given);
+        seen.push(kept);
+    }
+    let item = |(at, value): (usize, &Vec<u8>)| tensor_item(&format!("k{at}"), value.len() as u64);
+    let request = ReadRequest {
+        items: values.iter().enumerate().map(item).collect(),
+        into,
+        direct: true,
+        ..ReadRequest::default()
+    };
+    store.get(request, Patience::default()).unwrap();
+    for (value, memory) in values.iter().zip(&seen) {
+        assert!(
+            &memory.source(0..memory.len()).to_vec() == value,
+            "{} bytes",
+            value.len()
+        );
+    }
+}
+
+#[test]
+fn what_lies_in_the_arena_is_read_into_directly_without_a_registration() {
+    let lens = [1, 100_000, 3 * MIB + 5, 8 * MIB];
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &budget(32 * MIB));
+        let values = rig.fill(&lens);
+        read_into_the_arena(&rig.store, &values);
+        assert_eq!(stat(&rig.store, "register_calls_per_read"), 0, "{name}");
+        assert_idle(&rig.store);
+    }
+    // A slab of several registrations, which no transfer crosses: the rig checks that.
+    let claims = Claims {
+        registration_bytes_max: Some(MIB),
+        ..Claims::registering()
+    };
+    let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
+    let values = rig.fill(&lens);
+    read_into_the_arena(&rig.store, &values);
+    assert_eq!(stat(&rig.store, "register_calls_per_read"), 0);
+}
+
+/// Bytes that are mapped between these addresses.
+fn mapped_bytes(between: Range<usize>) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let range = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let address = |hex| usize::from_str_radix(hex, 16).ok();
+        Some(address(start)?.max(between.start)..address(end)?.min(between.end))
+    };
+    maps.lines().filter_map(range).map(|range| range.len()).sum()
+}
+
+#[test]
+fn one_kept_value_past_the_copy_cache_keeps_about_its_own_size() {
+    let lens = [64 * KIB; 768];
+    let options = Options {
+        copy_cache_bytes: Some(MIB),
+        ..budget(64 * MIB)
+    };
+    for (name, engine) in every_engine() {
+        let rig = Rig::new(engine, &options);
+        let values = rig.fill(&lens);
+        for delivery in [Delivery::Copied, Delivery::RegisterPerCall] {
+            let mut read = rig.read(&lens, delivery).unwrap();
+            assert!(
+                read.iter()
+                    .zip(&values)
+                    .all(|(read, value)| read.as_slice() == &value[..])
+            );
+            // The copy cache holds the first ones.
+            let region = |buffer: &Buffer| buffer.region().addr..buffer.region().end();
+            let fresh = read[500..].iter().map(region);
+            let all = fresh
+                .reduce(|one, other| one.start.min(other.start)..one.end.max(other.end))
+                .unwrap();
+            let kept = read.swap_remove(600);
+            drop(read);
+            let mapped = mapped_bytes(all);
+            assert!(
+                mapped <= (4 * MIB + 64 * KIB) as usize,
+                "{name}, {delivery:?}: {mapped} bytes"
+            );
+            assert!(kept.as_slice() == &values[600][..]);
         }
     }
 }

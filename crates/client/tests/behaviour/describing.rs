@@ -3,12 +3,18 @@
 use crate::support::{
     Hooked, MIB, Rig, assert_idle, budget, bytes_spec, every_engine, free_engine, pattern, spec, stat,
 };
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
 use tensorlease::{
     CallError, DType, Delivery, Described, Expected, Foreign, ObjectKind, Patience, PutItem, QueryError, ReadError,
-    ReadItem, ReadOutput, ReadRequest,
-    engine::{Engine, Tag, WriteOp},
+    ReadItem, ReadOutput, ReadRequest, ReadValue, Store,
+    engine::{Engine, Tag, WriteOp, decorators::Call},
 };
+use tensorlease_host::{Daemon, DaemonOptions, HostEngine, SocketPath};
 
 fn described(key: &str) -> ReadItem {
     ReadItem {
@@ -112,7 +118,7 @@ fn a_missing_key_is_named() {
 }
 
 /// Replaces "k" with a vector one byte longer after each of the first `times` descriptions.
-fn swapping(times: u64) -> Arc<dyn Engine> {
+fn swapping(inner: Arc<dyn Engine>, times: u64) -> Arc<dyn Engine> {
     let swap = move |call: u64, engine: &dyn Engine| {
         if call <= times {
             let len = 100 + call;
@@ -125,30 +131,129 @@ fn swapping(times: u64) -> Arc<dyn Engine> {
             assert_eq!(engine.write_batch(&[write]), [Ok(())]);
         }
     };
-    Arc::new(Hooked::new(free_engine()).after_describe(swap))
+    Arc::new(Hooked::new(inner).after_describe(swap))
+}
+
+/// A store over `engine`, with a vector of 100 bytes under "k". Nothing is registered: the hook writes from memory of its own.
+fn with_k(engine: Arc<dyn Engine>) -> Store {
+    let store = Store::with_engine(engine, &budget(16 * MIB)).unwrap();
+    let item = PutItem::tensor("k", bytes_spec(100), pattern(0, 100));
+    store.put(vec![item], Patience::default()).unwrap();
+    store
+}
+
+fn get_k(store: &Store, patience: Patience<'_>) -> Result<ReadValue, ReadError> {
+    let request = ReadRequest {
+        items: vec![described("k")],
+        ..ReadRequest::default()
+    };
+    Ok(store.get(request, patience)?.values.remove(0))
 }
 
 #[test]
 fn an_object_replaced_between_description_and_read_is_described_again() {
-    // Registering nothing: the hook writes from memory of its own.
-    let rig = Rig::new(swapping(2), &budget(16 * MIB));
-    let item = PutItem::tensor("k", bytes_spec(100), pattern(0, 100));
-    rig.store.put(vec![item], Patience::default()).unwrap();
-    let output = get(&rig, vec![described("k")]).unwrap();
-    assert_eq!(output.values[0].kind, ObjectKind::Tensor(bytes_spec(102)));
-    assert_eq!(output.values[0].buffer.as_deref(), Some(&pattern(2, 102)[..]));
-    drop(output);
-    assert_idle(&rig.store);
+    let store = with_k(swapping(free_engine(), 80));
+    let value = get_k(&store, Patience::default()).unwrap();
+    assert_eq!(value.kind, ObjectKind::Tensor(bytes_spec(180)));
+    assert_eq!(value.buffer.as_deref(), Some(&pattern(80, 180)[..]));
+    drop(value);
+    assert_idle(&store);
 }
 
 #[test]
 fn an_object_that_never_stands_still_is_a_mismatch_in_the_end() {
-    let rig = Rig::new(swapping(u64::MAX), &budget(16 * MIB));
-    let item = PutItem::tensor("k", bytes_spec(100), pattern(0, 100));
-    rig.store.put(vec![item], Patience::default()).unwrap();
-    let error = get(&rig, vec![described("k")]).unwrap_err();
+    let store = with_k(swapping(free_engine(), u64::MAX));
+    let error = get_k(&store, Patience::within(Duration::from_millis(200))).unwrap_err();
     assert!(matches!(error, ReadError::SizeMismatch { .. }), "{error:?}");
-    assert_idle(&rig.store);
+    assert_idle(&store);
+}
+
+#[test]
+fn an_object_that_is_not_as_long_as_its_tag_says_is_a_mismatch_at_once() {
+    let (engine, spec) = (free_engine(), bytes_spec(4));
+    let write = WriteOp {
+        key: "odd",
+        segments: &[(&[1_u8, 2, 3][..]).into()],
+        tag: spec.tag(),
+    };
+    assert_eq!(engine.write_batch(&[write]), [Ok(())]);
+    let rig = Rig::new(engine, &budget(16 * MIB));
+    let error = get(&rig, vec![described("odd")]).unwrap_err();
+    assert!(
+        matches!(&error, ReadError::SizeMismatch { message, .. } if message.contains("its tag says 4")),
+        "{error:?}"
+    );
+    assert_eq!(rig.calls.count(|call| matches!(call, Call::Read(_))), 0);
+}
+
+fn host_daemon(folder: &TempDir) -> Daemon {
+    let options = DaemonOptions {
+        socket: SocketPath::new(folder.path().join("host.sock")).unwrap(),
+        max_bytes: 64 * MIB,
+        idle_end: None,
+    };
+    Daemon::start(options).unwrap()
+}
+
+#[test]
+fn on_a_host_types_and_bytes_come_of_one_object_whoever_replaces_it_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = host_daemon(&folder);
+    let engine = Arc::new(HostEngine::connect(daemon.socket()).unwrap());
+    let store = with_k(swapping(engine, u64::MAX));
+    for round in 0..5 {
+        let value = get_k(&store, Patience::default()).unwrap();
+        assert_eq!(value.kind, ObjectKind::Tensor(bytes_spec(100 + round)));
+        assert_eq!(value.buffer.as_deref(), Some(&pattern(round, 100 + round)[..]));
+    }
+    assert_eq!(stat(&store, "retries"), 0);
+    assert_idle(&store);
+}
+
+/// What a writer puts under "k" in turn: tensors and values that are none, of several sizes.
+fn in_turn(round: u64) -> PutItem {
+    match round % 4 {
+        0 => PutItem::tensor("k", bytes_spec(1000), pattern(1, 1000)),
+        1 => PutItem::packed("k", pattern(2, 70_000)),
+        2 => PutItem::tensor("k", bytes_spec(200_000), pattern(3, 200_000)),
+        _ => PutItem::packed("k", Vec::new()),
+    }
+}
+
+#[test]
+fn a_read_without_types_beside_a_writer_on_a_host_gives_whole_values_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = host_daemon(&folder);
+    let client = || {
+        let engine = Arc::new(HostEngine::connect(daemon.socket()).unwrap());
+        Store::with_engine(engine, &budget(16 * MIB)).unwrap()
+    };
+    let (store, writer) = (client(), client());
+    writer.put(vec![in_turn(0)], Patience::default()).unwrap();
+    let end = Instant::now() + Duration::from_millis(1500);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0.. {
+                writer.put(vec![in_turn(round)], Patience::default()).unwrap();
+                if end < Instant::now() {
+                    return;
+                }
+            }
+        });
+        while Instant::now() < end {
+            let value = get_k(&store, Patience::default()).unwrap();
+            let bytes = value.buffer.as_deref().unwrap_or(&[]);
+            let expected = match (&value.kind, bytes.len()) {
+                (ObjectKind::Tensor(spec), 1000) if *spec == bytes_spec(1000) => pattern(1, 1000),
+                (ObjectKind::Tensor(spec), 200_000) if *spec == bytes_spec(200_000) => pattern(3, 200_000),
+                (ObjectKind::Packed, 70_000) => pattern(2, 70_000),
+                (ObjectKind::Packed, 0) => Vec::new(),
+                other => panic!("{other:?}"),
+            };
+            assert!(bytes == expected);
+        }
+    });
+    assert_idle(&store);
 }
 
 #[test]

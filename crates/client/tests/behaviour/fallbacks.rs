@@ -156,7 +156,13 @@ fn strict_names_the_fallback_and_delivers_nothing() {
         ),
         "{error:?}"
     );
-    assert!(error.to_string().contains("strict=True, key \"k0\", and"), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("strict=True, key \"k0\", and"), "{message}");
+    assert_eq!(
+        message.matches("max_bytes").count(),
+        1,
+        "the advice stands once: {message}"
+    );
     assert!(
         rig.read(&small[..1], Delivery::Copied).is_ok(),
         "what was asked as a copy is no fallback"
@@ -258,6 +264,11 @@ fn copies_past_their_recycled_memory_are_a_counted_fallback_and_an_error_under_s
         ),
         "{error:?}"
     );
+    let ReadError::Fallback { failures, .. } = &error else {
+        panic!("{error:?}")
+    };
+    let failed: Vec<&str> = failures.iter().map(|failure| failure.key.as_str()).collect();
+    assert_eq!(failed, ["k4", "k5", "k6", "k7", "k8", "k9"]);
     let (kept, past) = ("\"k3\"", "strict=True, keys \"k4\", \"k5\"");
     let message = error.to_string();
     assert!(message.contains(past) && !message.contains(kept), "{message}");

@@ -60,7 +60,7 @@ fn no_block_crosses_two_registrations() {
         let read = rig.read(&lens, delivery).unwrap();
         assert_same(&read, &values);
     }
-    let mut buffer = rig.store.empty(5 * MIB).unwrap();
+    let mut buffer = rig.store.empty(5 * MIB, Patience::default()).unwrap();
     buffer.copy_from_slice(&pattern(77, 5 * MIB));
     let item = PutItem::tensor_in("wide", bytes_spec(5 * MIB), Arc::new(buffer));
     rig.store.put(vec![item], Patience::default()).unwrap();
@@ -279,7 +279,10 @@ fn every_fallback_is_counted_and_strict_names_it() {
         };
         let rig = Rig::registering(stored(&lens).0, &strict);
         let error = rig.read(&lens, Delivery::Leased).unwrap_err();
-        let ReadError::Fallback { kind: named, message } = error else {
+        let ReadError::Fallback {
+            kind: named, message, ..
+        } = error
+        else {
             panic!("{error:?}")
         };
         assert_eq!(named, kind);

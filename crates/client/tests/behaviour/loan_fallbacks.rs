@@ -53,7 +53,7 @@ fn unregistrations(rig: &Rig) -> usize {
 }
 
 fn assert_refused(error: &ReadError, expected: FallbackKind, parts: &[&str]) {
-    let ReadError::Fallback { kind, message } = error else {
+    let ReadError::Fallback { kind, message, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(*kind, expected, "{message}");
@@ -360,7 +360,7 @@ fn a_part_tried_again_after_another_part_got_no_loan_is_cut_by_the_bounce_reserv
         };
         let rig = over(&lending, &options);
         // Nothing but the reserve has room: no larger block may stand in for it.
-        let held = rig.store.empty(MIB - 32 * KIB).unwrap();
+        let held = rig.store.empty(MIB - 32 * KIB, Patience::default()).unwrap();
         let (into, seen) = callers_memory(&lens);
         let read = ReadRequest { into, ..request(&lens) };
         rig.store.get(read, Patience::default()).unwrap();
@@ -374,7 +374,7 @@ fn a_part_tried_again_after_another_part_got_no_loan_is_cut_by_the_bounce_reserv
 fn a_value_that_finds_neither_block_nor_loan_is_one_fallback_for_two_reasons() {
     let lens = [100, 50 * KIB, 100 * KIB];
     let (rig, lending, values) = lending_nothing(&lens, &budget(16 * MIB));
-    let held = rig.store.empty(8 * MIB).unwrap();
+    let held = rig.store.empty(8 * MIB, Patience::default()).unwrap();
     rig.calls.take();
     let read = rig.read(&lens, Delivery::Leased).unwrap();
     assert_read(&read, &values);

@@ -15,6 +15,7 @@ mod describing;
 mod duplicates;
 mod errors;
 mod fallbacks;
+mod growing;
 mod host_room;
 mod invariants;
 mod layout;

@@ -16,9 +16,9 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadError, ReadRequest, WriteError,
+    Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadError, ReadRequest, Store, WriteError,
     engine::{
-        Engine, Fault, FaultKind,
+        Engine, Fault, FaultKind, WriteOp,
         decorators::{Choice, LateWriting, ObservedRead},
     },
 };
@@ -244,11 +244,43 @@ fn values_kept_when_the_store_is_dropped_survive_the_late_writes() {
 
 /// Fails the first write with `MayStillWrite`: the engine may go on reading the value.
 fn late_write() -> Arc<dyn Engine> {
-    let hook = |call, writes: &[tensorlease::engine::WriteOp<'_>]| {
+    let hook = |call, writes: &[WriteOp<'_>]| {
         let late = || Err(Fault::new(FaultKind::MayStillWrite, -800, "gave up"));
         (call == 1).then(|| writes.iter().map(|_| late()).collect())
     };
     Arc::new(Hooked::new(free_engine()).claiming_late_writes().on_write(hook))
+}
+
+#[test]
+fn what_an_engine_keeps_for_late_writes_counts_and_ends_puts_past_the_bound() {
+    let hook =
+        |call, _: &[WriteOp<'_>]| (call == 1).then(|| vec![Err(Fault::new(FaultKind::MayStillWrite, -800, "gave up"))]);
+    let engine = Hooked::new(free_engine())
+        .claiming_late_writes()
+        .keeping(150_000)
+        .on_write(hook);
+    let options = Options {
+        quarantine_bytes: Some(180_000),
+        ..budget(64 * MIB)
+    };
+    let store = Store::with_engine(Arc::new(engine), &options).unwrap();
+    assert_eq!(stat(&store, "quarantined_bytes"), 150_000);
+    let put = |key: &str| store.put(vec![PutItem::packed(key, vec![7; 50_000])], Patience::default());
+    let error = put("late").unwrap_err();
+    assert!(matches!(error, WriteError::Transfer { .. }), "{error:?}");
+    assert_eq!(stat(&store, "quarantined_bytes"), 200_000);
+    let error = put("next").unwrap_err();
+    let WriteError::ArenaExhausted { message, .. } = error else {
+        panic!("{error:?}")
+    };
+    for part in [
+        "200000 bytes are quarantined",
+        "quarantine_bytes=180000",
+        "open a new one",
+    ] {
+        assert!(message.contains(part), "{part:?} in {message}");
+    }
+    store.close(Patience::default()).unwrap();
 }
 
 #[test]
@@ -269,7 +301,7 @@ fn a_value_that_a_failed_write_may_still_read_is_kept_until_close() {
         } else {
             Rig::new(late_write(), &budget(64 * MIB))
         };
-        let buffer = Arc::new(rig.store.empty(50_000).unwrap());
+        let buffer = Arc::new(rig.store.empty(50_000, Patience::default()).unwrap());
         let item = PutItem::tensor_in("late", crate::support::bytes_spec(50_000), Arc::clone(&buffer));
         let error = rig.store.put(vec![item], Patience::default()).unwrap_err();
         assert!(

@@ -5,7 +5,8 @@ use crate::support::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    Buffer, CallError, Delivery, FallbackKind, Foreign, ObjectKind, Options, Patience, PutItem, Segment, WriteError,
+    Buffer, CallError, Delivery, FallbackKind, Foreign, ObjectKind, Options, Patience, PutItem, ReadRequest, Segment,
+    WriteError,
     engine::{Embedded, EmbeddedOptions, FaultKind, decorators::Call},
 };
 
@@ -13,7 +14,7 @@ const READ: Delivery = Delivery::Copied;
 
 /// An arena buffer with the pattern of `seed`.
 fn arena_buffer(rig: &Rig, seed: u64, len: u64) -> Arc<Buffer> {
-    let mut buffer = rig.store.empty(len).unwrap();
+    let mut buffer = rig.store.empty(len, Patience::default()).unwrap();
     buffer.copy_from_slice(&pattern(seed, len));
     Arc::new(buffer)
 }
@@ -181,22 +182,33 @@ fn an_existing_object_is_replaced_whatever_its_size() {
 }
 
 #[test]
-fn a_value_of_zero_bytes_takes_the_place_of_another_where_it_is_not_stored_itself() {
+fn a_value_of_zero_bytes_takes_the_place_of_another_also_where_nothing_is_described() {
     let rig = Rig::describing_nothing(free_engine(), &budget(16 * MIB));
-    let keys = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+    let keys = ["a".to_owned(), "b".to_owned(), "c".to_owned(), "new".to_owned()];
     let filled = |key: &String| PutItem::tensor(key.as_str(), bytes_spec(100), pattern(1, 100));
     rig.store
-        .put(keys.iter().map(filled).collect(), Patience::default())
+        .put(keys[..3].iter().map(filled).collect(), Patience::default())
         .unwrap();
     let items = vec![
         PutItem::tensor("a", bytes_spec(0), Vec::new()),
         filled(&keys[1]),
         PutItem::packed("c", Vec::new()),
-        PutItem::packed("never there", Vec::new()),
+        PutItem::packed("new", Vec::new()),
     ];
     rig.store.put(items, Patience::default()).unwrap();
     let there = rig.store.contains(&keys, Patience::default()).unwrap();
-    assert_eq!(there, [false, true, false]);
+    assert_eq!(there, [true; 4]);
+    let read = ReadRequest {
+        items: vec![tensor_item("a", 0)],
+        ..ReadRequest::default()
+    };
+    let read = rig.store.get(read, Patience::default()).unwrap();
+    assert!(
+        read.values[0].buffer.is_none(),
+        "nothing is read of a value without bytes"
+    );
+    rig.store.wait(&keys, Patience::default()).unwrap();
+    assert_eq!(rig.store.remove(&keys, Patience::default()).unwrap(), 4);
 }
 
 #[test]

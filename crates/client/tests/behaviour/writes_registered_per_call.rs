@@ -2,11 +2,12 @@
 
 use crate::{
     deliveries::part,
-    support::{MIB, Rig, assert_idle, budget, bytes_spec, free_engine, pattern, stat},
+    support::{Hooked, MIB, Rig, assert_idle, budget, bytes_spec, free_engine, pattern, stat},
 };
 use std::sync::Arc;
 use tensorlease::{
-    Delivery, Foreign, ObjectKind, Options, Patience, PutItem, Route, Segment, engine::decorators::Call,
+    Delivery, Foreign, ObjectKind, Options, Patience, PutItem, Route, Segment, WriteError,
+    engine::{Fault, FaultKind, decorators::Call},
 };
 
 /// A value in memory of the caller.
@@ -115,7 +116,7 @@ fn one_memory_under_two_keys_is_registered_once() {
 fn memory_of_the_arena_and_engines_without_registration_need_none() {
     let rig = Rig::registering(free_engine(), &budget(32 * MIB));
     let value = pattern(1, 70_000);
-    let mut buffer = rig.store.empty(70_000).unwrap();
+    let mut buffer = rig.store.empty(70_000, Patience::default()).unwrap();
     buffer.copy_from_slice(&value);
     put_per_call(
         &rig,
@@ -142,4 +143,53 @@ fn batch_keys_bounds_the_keys_of_one_registration() {
     put_per_call(&rig, values.iter().enumerate().map(item).collect());
     assert_eq!(registered(&rig), (3, 3));
     assert_stored(&rig, &values);
+}
+
+#[test]
+fn what_stays_registered_is_kept_and_nothing_else() {
+    for neighbour in [Ok(()), Err(Fault::new(FaultKind::Transient, 0, "try again"))] {
+        let late = Err(Fault::new(FaultKind::MayStillWrite, 0, "gave up"));
+        let answers = vec![late, neighbour.clone(), Ok(())];
+        let engine = Hooked::new(free_engine())
+            .claiming_late_writes()
+            .on_write(move |call, _| (call == 1).then(|| answers.clone()));
+        let rig = Rig::registering(Arc::new(engine), &budget(32 * MIB));
+        let memory = Arc::new(Foreign::from_vec(pattern(1, 300_000)));
+        let guards = [(); 3].map(|()| Arc::new(()));
+        // The first two lie side by side, and so in one registration.
+        let items = [0..50_000, 50_000..100_000, 200_000..250_000]
+            .into_iter()
+            .enumerate()
+            .map(|(at, range)| {
+                foreign_item(
+                    &format!("k{at}"),
+                    part(&memory, range, Box::new(Arc::clone(&guards[at]))),
+                )
+            });
+        rig.calls.take();
+        let error = rig
+            .store
+            .put_by(items.collect(), Route::RegisterPerCall, Patience::default())
+            .unwrap_err();
+        let WriteError::Transfer { failures, .. } = error else {
+            panic!("{error:?}")
+        };
+        let failed: Vec<&str> = failures.iter().map(|failure| failure.key.as_str()).collect();
+        let expected = if neighbour.is_ok() {
+            vec!["k0"]
+        } else {
+            vec!["k0", "k1"]
+        };
+        assert_eq!(failed, expected);
+        let kept = || guards.each_ref().map(|guard| 1 < Arc::strong_count(guard));
+        assert_eq!(kept(), [true, true, false], "{neighbour:?}");
+        let unregistered = rig.calls.calls().into_iter().filter_map(|call| match call {
+            Call::Unregister(region) => Some(region.addr - memory.addr()),
+            _ => None,
+        });
+        assert_eq!(unregistered.collect::<Vec<_>>(), [200_000]);
+        assert_eq!(stat(&rig.store, "quarantined_bytes"), 100_000);
+        rig.store.close(Patience::default()).unwrap();
+        assert_eq!(kept(), [false; 3], "the engine is closed");
+    }
 }

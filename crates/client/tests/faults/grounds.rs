@@ -138,7 +138,7 @@ impl Grounds {
             self.writes.insert(FaultKind::Full);
             // A value that is larger than the whole host.
             if terms.max_bytes < largest_value(program) {
-                self.writes.insert(FaultKind::Refused);
+                self.writes.insert(FaultKind::TooLarge);
             }
         }
         if self.severed && terms.relayed {

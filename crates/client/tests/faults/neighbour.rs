@@ -99,7 +99,7 @@ impl Run<'_> {
                 self.model.end(begun, outcome);
                 let has_no_room = match fault.kind {
                     FaultKind::Full => self.grounds.writes.contains(&fault.kind),
-                    FaultKind::Refused => is_too_large,
+                    FaultKind::TooLarge => is_too_large,
                     _ => false,
                 };
                 if !has_no_room {

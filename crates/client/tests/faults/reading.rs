@@ -129,8 +129,9 @@ impl Run<'_> {
 
     /// Not direct, and failed: each byte is as it was, or one of a value's.
     fn check_half_filled(&self, asked: &Asked, memory: &Guarded, span: Span) -> Result<(), String> {
-        let mut fitting = self.model.possible(asked.key, span).values;
-        fitting.retain(|value| value.fits(&asked.kind, asked.len, self.grounds.describes));
+        let possible = self.model.possible(asked.key, span).values.into_iter();
+        let fitting = possible.filter_map(|value| value.read_as(&asked.kind, asked.len, self.grounds.describes));
+        let fitting: Vec<Value> = fitting.collect();
         if memory.is_untouched_or(&fitting) {
             return Ok(());
         }
@@ -283,7 +284,8 @@ impl Run<'_> {
         closing: bool,
     ) -> Result<(), String> {
         let possible = self.model.possible(asked.key, span);
-        let another = |value: &Value| asked.described || !value.fits(&asked.kind, asked.len, asked.tagged);
+        let another =
+            |value: &Value| asked.described || value.clone().read_as(&asked.kind, asked.len, asked.tagged).is_none();
         let explained = match failure.kind {
             FaultKind::NotFound => possible.absent || self.loses(asked.key),
             FaultKind::Mismatch => possible.values.iter().any(another),

@@ -26,12 +26,13 @@ const STRIKES: [&str; 20] = [
     "struck/registration refused",
 ];
 /// What the store must have had to do.
-const COUNTERS: [&str; 16] = [
+const COUNTERS: [&str; 17] = [
     "store/leased_reads",
     "store/copied_reads",
     "store/registered_reads",
     "store/fallback_reads",
     "store/fallback_budget",
+    "store/fallback_host_full",
     "store/fallback_too_large",
     "store/fallback_slab_not_registered",
     "store/fallback_copy_cache",

@@ -260,7 +260,7 @@ impl<'p> Run<'p> {
         self.stack.loses(&self.full_key(key))
     }
 
-    /// Is there a value of zero bytes that the engine has never seen?
+    /// Is a value of so many bytes read without a question to the engine?
     pub(crate) fn is_unseen(&self, len: u64) -> bool {
         len == 0 && !self.grounds.describes
     }
@@ -285,7 +285,7 @@ impl<'p> Run<'p> {
         let fitting: Vec<Value> = possible
             .values
             .into_iter()
-            .filter(|it| it.fits(kind, len, self.grounds.describes))
+            .filter_map(|it| it.read_as(kind, len, self.grounds.describes))
             .collect();
         let whole = fitting.iter().any(|value| *value.bytes == bytes);
         // Without descriptions the client can't tell that an object was replaced between two reads of its parts.

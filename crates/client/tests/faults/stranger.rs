@@ -124,7 +124,7 @@ fn work(engine: &HostEngine, number: u8) {
         if written.is_err_and(|fault| {
             !matches!(
                 fault.kind,
-                FaultKind::Full | FaultKind::Refused | FaultKind::Unavailable
+                FaultKind::Full | FaultKind::TooLarge | FaultKind::Unavailable
             )
         }) {
             say("a write failed that nothing was wrong with");

@@ -39,9 +39,13 @@ impl Value {
         self.bytes.len() as u64
     }
 
-    /// Could a read that expects this kind and size have got it? An engine that keeps no tags only compares sizes.
-    pub(crate) fn fits(&self, kind: &ObjectKind, len: u64, tagged: bool) -> bool {
-        self.len() == len && (!tagged || self.kind == *kind)
+    /// What a read that expects this kind and size may have got of it. An engine that keeps no tags only compares sizes, and there the marker of
+    /// a value without bytes is a byte like any other.
+    pub(crate) fn read_as(mut self, kind: &ObjectKind, len: u64, tagged: bool) -> Option<Self> {
+        if !tagged && self.len() == 0 {
+            self.bytes = Arc::new(vec![0]);
+        }
+        (self.len() == len && (!tagged || self.kind == *kind)).then_some(self)
     }
 
     /// Is this how an engine holds it?

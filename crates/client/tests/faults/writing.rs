@@ -72,7 +72,9 @@ impl Run<'_> {
 
     pub(crate) fn put_from_arena(&self, item: &NewValue, patience: Impatience) -> Result<(), String> {
         let value = Value::new(&item.shape, item.number);
-        let (block, span) = self.timed("empty", Impatience::Never, |_| self.store.empty(value.len()));
+        let (block, span) = self.timed("empty", Impatience::Never, |patience| {
+            self.store.empty(value.len(), patience)
+        });
         let mut block = match block {
             Ok(block) => block,
             Err(ReadError::ArenaExhausted { .. }) => return Ok(()),
@@ -134,15 +136,7 @@ impl Run<'_> {
         route: Route,
         patience: Impatience,
     ) -> Result<(), String> {
-        // Of a value of zero bytes that it could not describe the engine hears that the old one is to go.
-        let mut removed = HashSet::new();
-        let begin = |(key, value): (&usize, Value)| {
-            let value = (!self.is_unseen(value.len())).then_some(value);
-            if value.is_none() {
-                removed.insert(self.program.keys[*key].as_str());
-            }
-            (*key, self.model.begin(*key, value))
-        };
+        let begin = |(key, value): (&usize, Value)| (*key, self.model.begin(*key, Some(value)));
         let begun: Vec<(usize, Begun)> = keys.iter().zip(values).map(begin).collect();
         let name = if route == Route::Staged {
             "put"
@@ -152,7 +146,7 @@ impl Run<'_> {
         let (result, span) = self.timed(name, patience, |patience| self.store.put_by(items, route, patience));
         let (fate, explained) = match &result {
             Ok(()) => (Fate::Served(&[]), Ok(())),
-            Err(error) => self.judge_write(error, &removed, span, patience),
+            Err(error) => self.judge_write(error, span, patience),
         };
         self.settle(&begun, keys, &fate)?;
         explained
@@ -161,7 +155,6 @@ impl Run<'_> {
     fn judge_write<'a>(
         &self,
         error: &'a WriteError,
-        removed: &HashSet<&str>,
         span: Span,
         patience: Impatience,
     ) -> (Fate<'a>, Result<(), String>) {
@@ -169,13 +162,10 @@ impl Run<'_> {
         match error {
             WriteError::Call(error) => (fate_of(error), self.grounds.explain_call(error, patience, closing)),
             WriteError::Transfer { failures, .. } | WriteError::StoreFull { failures, .. } => {
-                let full = failures.iter().any(|failure| failure.kind == FaultKind::Full);
+                let no_room = |failure: &KeyFailure| matches!(failure.kind, FaultKind::Full | FaultKind::TooLarge);
+                let full = failures.iter().any(no_room);
                 let named = full == matches!(error, WriteError::StoreFull { .. }) && !failures.is_empty();
-                let kinds = |failure: &KeyFailure| match removed.contains(failure.key.as_str()) {
-                    true => &self.grounds.removals,
-                    false => &self.grounds.writes,
-                };
-                let explain = |failure| Grounds::explain_failure(kinds(failure), failure, closing);
+                let explain = |failure| Grounds::explain_failure(&self.grounds.writes, failure, closing);
                 let explained = failures.iter().try_for_each(explain);
                 let misnamed = || Err(format!("{error:?} is not the error of its failures"));
                 (Fate::Served(failures), if named { explained } else { misnamed() })

@@ -105,3 +105,25 @@ pub fn a_replace_that_does_not_fit_keeps_the_old_object(factory: &Factory<'_>) {
         Err(fault) => panic!("the old object is gone: {fault}"),
     }
 }
+
+/// Clause 7: the memory of an object goes with it when one of another size takes its place.
+pub fn replaces_by_another_size_give_the_memory_back(factory: &Factory<'_>) {
+    let Some(rig) = factory() else { return };
+    let Some(capacity_bytes) = rig.capacity_bytes() else {
+        return;
+    };
+    let key = rig.key("replaced again and again");
+    let longest = usize::try_from(capacity_bytes / 8).expect("a store that fits into memory");
+    // Three times what the store holds, so that memory which was lost would be missed.
+    for round in 0..24 {
+        let bytes = pattern(round as u64, longest - 1000 * round);
+        if let Err(fault) = rig.write(&key, &bytes, &any_tag()) {
+            panic!("round {round}, in a store with one object: {fault}");
+        }
+    }
+    let kept = fill(&rig, capacity_bytes).0.len() as u64;
+    assert!(
+        capacity_bytes / OBJECT as u64 / 2 <= kept,
+        "{kept} MiB fit beside one object, of {capacity_bytes} bytes"
+    );
+}

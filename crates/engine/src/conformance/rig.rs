@@ -163,7 +163,6 @@ impl RigMemory {
 
     fn lent(slabs: &dyn SlabSource, len: usize) -> Self {
         let slab = slabs.make(len.next_multiple_of(page_bytes()));
-        let slab = slab.expect("a check needs a few MiB of the engine's memory");
         Self::of(slab.expect("a check needs a few MiB of the engine's memory"))
     }
 

@@ -1,5 +1,5 @@
 //! Decorators from a text, for tests that only have a URL.
-use super::{Choice, FailOn, Failing, KeyLosing, LateWriting, ShortReading, Slow};
+use super::{Choice, FailOn, Failing, Hanging, KeyLosing, LateWriting, ShortReading, Slow};
 use crate::{Engine, FaultKind};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum SpecError {
     /// No decorator of that name.
-    #[error("unknown fault `{name}`; known: slow, fail, short, late, lose")]
+    #[error("unknown fault `{name}`; known: slow, hang, fail, short, late, lose")]
     UnknownFault {
         /// What was given.
         name: String,
@@ -32,6 +32,8 @@ pub enum SpecError {
 /// | text | decorator |
 /// |---|---|
 /// | `slow:50ms` | [`Slow`]: every call pauses (`us`, `ms` or `s`) |
+/// | `hang:5s` | [`Hanging`]: every registration takes so long |
+/// | `hang:5s:call2` | the same, but exactly the second registration |
 /// | `fail:transient:0.1:seed7` | [`Failing`]: reads, writes and removals of a key fail with this probability |
 /// | `fail:full:call3` | the same, but exactly the third call |
 /// | `short:0.05:seed1` | [`ShortReading`] |
@@ -63,6 +65,7 @@ fn decorate(fault: &str, inner: Arc<dyn Engine>) -> Result<Arc<dyn Engine>, Spec
     };
     let engine: Arc<dyn Engine> = match parts.rest.next().unwrap_or_default() {
         "slow" => Arc::new(Slow::new(inner, parts.duration()?)),
+        "hang" => Arc::new(Hanging::new(inner, parts.duration()?, parts.call()?)),
         "fail" => Arc::new(Failing::new(inner, parts.kind()?, FailOn::ALL, parts.choice()?)),
         "short" => Arc::new(ShortReading::new(inner, parts.choice()?)),
         "late" => Arc::new(LateWriting::new(inner, parts.duration()?, parts.choice()?)),
@@ -128,17 +131,24 @@ impl<'a> Parts<'a> {
     }
 
     fn choice(&mut self) -> Result<Choice, SpecError> {
+        if let Some(number) = self.call()? {
+            return Ok(Choice::Call(number));
+        }
+        Ok(Choice::Chance {
+            probability: self.probability()?,
+            seed: self.seed()?,
+        })
+    }
+
+    fn call(&mut self) -> Result<Option<u64>, SpecError> {
         let part = self.rest.clone().next().unwrap_or_default();
         let Some(call) = part.strip_prefix("call") else {
-            return Ok(Choice::Chance {
-                probability: self.probability()?,
-                seed: self.seed()?,
-            });
+            return Ok(None);
         };
         let number = u64::from_str(call).ok().filter(|&number| number > 0);
         let number = number.ok_or_else(|| self.wrong(part, "a call counted from 1, such as call3"))?;
         self.next();
-        Ok(Choice::Call(number))
+        Ok(Some(number))
     }
 
     fn probability(&mut self) -> Result<f64, SpecError> {

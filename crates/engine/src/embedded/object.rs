@@ -72,7 +72,10 @@ impl Object {
         } else {
             // A target can't be written in parts through a shared reference, so the pieces are put together first. Only
             // objects written into a full and fragmented store pay for this second copy.
-            let bytes = self.gathered(offset, read.target.len());
+            let bytes = self.gathered(offset, read.target.len()).ok_or_else(|| {
+                let message = "no memory to put the pieces of the object together in; free some";
+                Fault::new(FaultKind::NoHandle, 0, message)
+            })?;
             copy(Source::from(bytes.as_slice()), &read.target, mode);
         }
         Ok(wanted)
@@ -101,8 +104,10 @@ impl Object {
         Ok(())
     }
 
-    fn gathered(&self, offset: usize, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len);
+    /// `None`: there is no memory for it.
+    fn gathered(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).ok()?;
         let mut skip = offset;
         for piece in std::iter::once(&self.first).chain(&self.rest) {
             let piece = piece.as_slice();
@@ -111,6 +116,6 @@ impl Object {
             let to = (from + len - bytes.len()).min(piece.len());
             bytes.extend_from_slice(&piece[from..to]);
         }
-        bytes
+        Some(bytes)
     }
 }

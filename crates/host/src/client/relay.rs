@@ -7,7 +7,7 @@ use super::{in_messages, key_too_long, unexpected};
 use crate::wire::{Answer, Failure, Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store, TAG_BYTES_MAX};
 use std::sync::Arc;
 use tensorlease_engine::{Capabilities, Fault, FaultKind, ObjectInfo, ReadOp, Registration, Tag, WriteOp};
-use tensorlease_memory::{CopyMode, Region, SlabMemory, SlabSource, Source, Target, copy, limits};
+use tensorlease_memory::{CopyMode, NoSlab, Region, SlabMemory, SlabSource, Source, Target, copy, limits};
 
 /// Where in a staging extent the next object begins.
 const STAGED_ALIGN: usize = 64;
@@ -63,8 +63,11 @@ impl Staging {
         }
         let none = |message: String| Fault::new(FaultKind::NoHandle, 0, message);
         let made = Extents::of(session).make(bytes.next_multiple_of(limits::page_bytes()));
-        let made = made.map_err(|error| none(format!("no memory of the host's to stage {bytes} bytes in: {error}")))?;
-        let memory = made.ok_or_else(|| none(format!("the host's arena has no {bytes} bytes to stage in just now")))?;
+        let memory = made.map_err(|error| match error {
+            NoSlab::Gone { why } => Fault::new(FaultKind::Unavailable, 0, why),
+            NoSlab::Full { .. } => none(format!("the host's arena has no {bytes} bytes to stage in just now")),
+            error => none(format!("no memory of the host's to stage {bytes} bytes in: {error}")),
+        })?;
         let span = session.lent().span(memory.region());
         let span = span.ok_or_else(|| none("an extent that is not one".to_owned()))?;
         Ok(Some(Self { memory, span }))

@@ -6,8 +6,9 @@ use super::shown::{self, Shown};
 use crate::descriptors;
 use crate::place::{Holder, SocketPath};
 use crate::socket::{self, Broken, FrameReader};
+use crate::watch;
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 use tensorlease_engine::{Capabilities, Fault, FaultKind};
-use tensorlease_memory::{Mapping, fork};
+use tensorlease_memory::{Mapping, fork, process::Peer};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -59,6 +60,15 @@ pub enum ConnectError {
     /// The socket belongs to another user.
     #[error("the daemon at {socket:?} belongs to another user")]
     Foreign {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// Neither process has a number in the other's namespace, by which it could be watched.
+    #[error(
+        "the daemon at {socket:?} runs in another PID namespace, where it can't watch this process; let both share one (containers: --pid=host), or \
+         let this process use a place of its own (XDG_RUNTIME_DIR)"
+    )]
+    OtherNamespace {
         /// Where.
         socket: PathBuf,
     },
@@ -165,11 +175,17 @@ pub(super) fn connected(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectErr
     let address = SocketAddrUnix::new(&path).map_err(system)?;
     socket::retrying(|| connect(&socket, &address)).map_err(system)?;
     // Whoever listens could be another user where the folder is not this user's alone.
-    let peer = sockopt::socket_peercred(&socket).map_err(system)?;
-    if peer.uid != rustix::process::getuid() {
+    let peer = Peer::of(&socket).map_err(|source| ConnectError::System {
+        socket: path.clone(),
+        source,
+    })?;
+    if peer.user != rustix::process::getuid() {
         return Err(ConnectError::Foreign { socket: path });
     }
-    Ok((socket, peer.pid))
+    match peer.pid {
+        Some(pid) => Ok((socket, pid)),
+        None => Err(ConnectError::OtherNamespace { socket: path }),
+    }
 }
 
 /// How long one receive or send on the socket may take.
@@ -409,7 +425,7 @@ impl Session {
         };
         let mut watched = [PollFd::new(&self.socket, PollFlags::OUT)];
         // Whatever ends the wait, what is there is sent if it can be.
-        let _ended = poll(&mut watched, Some(&bound));
+        let _ended = watch::wait(&mut watched, Some(&bound));
     }
 
     pub(super) fn report(&self) -> Result<HostReport, Fault> {

@@ -50,11 +50,10 @@ fn check(write: &WriteOp<'_>, session: &Session) -> Result<(), Fault> {
         return refused("an object needs at least one byte");
     }
     if capacity < len {
-        // Whoever waits for room would wait in vain.
         let message = format!(
             "an object of {len} bytes is larger than the host's whole arena of {capacity}; start the daemon with a larger --max-bytes"
         );
-        return Err(Fault::new(FaultKind::Refused, 0, message));
+        return Err(Fault::new(FaultKind::TooLarge, 0, message));
     }
     if TAG_BYTES_MAX < write.tag.as_bytes().len() {
         return refused("the value has too many dimensions for a host's store");

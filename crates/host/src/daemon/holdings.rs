@@ -39,8 +39,9 @@ pub(super) struct Holdings {
     shown: HashSet<SlabId>,
     /// The client asks for nothing more.
     left: bool,
-    /// The client is dead: nothing may be added any more.
-    ended: bool,
+    /// The client's connection has ended, or its process: nothing is added any more. What is held then is quarantined while the process lives, which
+    /// may still touch it.
+    closed: bool,
     pub(super) counted: Counted,
 }
 
@@ -68,7 +69,7 @@ impl Holdings {
             self.counted.read_bytes += object.len;
         }
         let ticket = self.tickets(if separate { objects.len() } else { 1 });
-        if self.ended {
+        if self.closed {
             return ticket;
         }
         if separate {
@@ -91,7 +92,7 @@ impl Holdings {
 
     pub(super) fn reserve(&mut self, block: InFlight) -> u64 {
         let ticket = self.tickets(1);
-        if !self.ended {
+        if !self.closed {
             self.reserved.insert(ticket, block);
         }
         ticket
@@ -108,7 +109,7 @@ impl Holdings {
 
     pub(super) fn lend(&mut self, extent: Extent) -> u64 {
         let ticket = self.tickets(1);
-        if !self.ended {
+        if !self.closed {
             self.extents.insert(ticket, Arc::new(extent));
         }
         ticket
@@ -134,9 +135,15 @@ impl Holdings {
         std::mem::take(&mut self.reserved)
     }
 
+    /// Nothing is added any more. True: it holds nothing.
+    pub(super) fn close(&mut self) -> bool {
+        self.closed = true;
+        self.is_empty()
+    }
+
     /// Everything: its process is dead. The extents apart, for transfers may still run in them.
     pub(super) fn end(&mut self) -> (impl Sized + use<>, Vec<Arc<Extent>>) {
-        self.ended = true;
+        self.closed = true;
         let rest = (std::mem::take(&mut self.pins), std::mem::take(&mut self.reserved));
         (rest, std::mem::take(&mut self.extents).into_values().collect())
     }
@@ -146,9 +153,9 @@ impl Holdings {
         self.pins.is_empty() && self.reserved.is_empty() && self.extents.is_empty()
     }
 
-    /// Does it ask for nothing more, or is it dead?
+    /// Does it ask for nothing more, or can it not?
     pub(super) fn has_left(&self) -> bool {
-        self.left || self.ended
+        self.left || self.closed
     }
 
     /// Has it left, and given back the last of what it held?
@@ -166,6 +173,7 @@ impl Holdings {
             written_bytes,
         } = self.counted;
         ClientRow {
+            quarantined: self.closed,
             extent_bytes: self.extents.values().map(|extent| extent.len()).sum(),
             pinned_bytes: pinned().map(|object| object.len).sum(),
             pinned_objects: pinned().count() as u64,

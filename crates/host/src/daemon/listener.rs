@@ -4,11 +4,12 @@ use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve,
 use crate::descriptors;
 use crate::place::{FileId, Holder, PlaceError, SocketPath};
 use crate::socket::send_if_room;
+use crate::watch;
 use crate::wire::{Answer, Reply};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen, sockopt};
+use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen};
 use rustix::process::{Pid, Resource, getrlimit, getuid};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -16,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tensorlease_memory::process::Peer;
 
 /// Clients that may wait to be taken in: all processes of a host may come at once.
 const BACKLOG: i32 = 1024;
@@ -82,7 +84,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
             PollFd::new(&shared.stop, PollFlags::IN),
         ];
         // Whatever ended the wait, what there is to do is looked at below.
-        let _woken = poll(&mut watched, Some(&LOOK));
+        let _woken = watch::wait(&mut watched, Some(&LOOK));
         while let Some(client) = accept(&listener.socket, &mut spare) {
             take_in(shared, client);
         }
@@ -135,7 +137,9 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
         let idle = shared.serving.load(Ordering::Acquire) == 0;
         relay.begin_to_close(if idle { shared.memory.regions() } else { Vec::new() });
         if !relay.has_closed(relay.close_timeout()) {
-            log::warn!("a call on the engine behind the daemon hangs, or it did not close; its memory is kept");
+            log::warn!(
+                "the engine behind the daemon has not closed: a call on it hangs, or whom it asks does not answer"
+            );
         }
     }
     drop(lock);
@@ -182,13 +186,17 @@ fn no_descriptor_left() -> String {
 
 /// A client of another user, or whose process can't be watched, is turned away.
 fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
-    let peer = match sockopt::socket_peercred(&client) {
-        Ok(peer) if peer.uid == getuid() => peer,
+    let peer = match Peer::of(&client) {
+        Ok(peer) if peer.user == getuid() => peer,
         Ok(peer) => {
-            let why = format!("it is process {:?} of another user, {:?}", peer.pid, peer.uid);
+            let why = format!("it is process {:?} of another user, {:?}", peer.pid, peer.user);
             return turn_away(&client, &why);
         }
-        Err(errno) => return turn_away(&client, &format!("the kernel does not say who it is: {errno}")),
+        Err(error) => return turn_away(&client, &format!("the kernel does not say who it is: {error}")),
+    };
+    let Some(pid) = peer.pid else {
+        let why = "its process runs in another PID namespace, where the daemon can't watch it; let both share one (containers: --pid=host)";
+        return turn_away(&client, why);
     };
     if SESSIONS_MAX <= lock_of(&shared.sessions).len() {
         return turn_away(
@@ -196,12 +204,12 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
             &format!("{SESSIONS_MAX} clients are connected, which is the most"),
         );
     }
-    match descriptors::process(peer.pid) {
-        Ok(pidfd) => admit(shared, client, peer.pid, pidfd),
+    match descriptors::process(pid) {
+        Ok(pidfd) => admit(shared, client, pid, pidfd),
         Err(Errno::MFILE | Errno::NFILE) => turn_away(&client, &no_descriptor_left()),
         Err(errno) => turn_away(
             &client,
-            &format!("its process {} can't be watched: {errno}", peer.pid.as_raw_nonzero()),
+            &format!("its process {} can't be watched: {errno}", pid.as_raw_nonzero()),
         ),
     }
 }

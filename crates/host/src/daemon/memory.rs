@@ -1,9 +1,14 @@
 //! The memory that the daemon hands out: blocks of sealed memory files, which the engine behind the daemon knows.
-use super::{StartError, lock_of};
-use std::sync::{Arc, Mutex};
-use tensorlease_arena::{AcquireError, Budget, GRANULE_BYTES, SlabId, SlabKind};
+use super::StartError;
+use std::convert::Infallible;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use tensorlease_arena::{Budget, GRANULE_BYTES, SlabId, SlabKind};
 use tensorlease_engine::Engine;
-use tensorlease_memory::{InFlight, Lease, Pool, Region, SealedSlabs, SlabMemory, limits};
+use tensorlease_memory::{
+    GrowError, Growth, InFlight, Lease, Pool, Region, SealedSlabs, SlabKeeper, SlabMemory, Ungrown, limits,
+};
 
 /// Objects of this size and more have their pages to themselves, so that a process can map one without its neighbours.
 const OWN_PAGES_BYTES_MIN: u64 = 64 << 10;
@@ -11,13 +16,51 @@ const OWN_PAGES_BYTES_MIN: u64 = 64 << 10;
 /// Length and alignment of a block, bytes.
 type Wanted = (u64, u64);
 
+/// A session waits for a slab as long as the engine takes to register it. Its client does not wait longer than it wants to.
+const SLICE: Duration = Duration::from_secs(1);
+
 /// One budget for all that clients hold and store.
 pub(super) struct ArenaMemory {
     pool: Pool,
-    /// One session makes a slab at a time; the others wait and then use it.
-    growing: Mutex<()>,
-    /// Every slab is registered with it, once, before anybody gets a block of it.
-    engine: Option<Arc<dyn Engine>>,
+    keeper: Arc<Keeper>,
+}
+
+/// Registers every slab, once, before anybody gets a block of it.
+#[derive(Clone)]
+struct Keeper(Option<Arc<dyn Engine>>);
+
+impl SlabKeeper for Keeper {
+    fn register(&self, slab: Region) -> Result<(), Box<dyn Error + Send + Sync>> {
+        match &self.0 {
+            Some(engine) => Ok(engine.register(slab)?),
+            None => Ok(()),
+        }
+    }
+
+    fn unregister(&self, slab: Region) {
+        if let Some(engine) = &self.0
+            && let Err(error) = engine.unregister(slab)
+        {
+            log::warn!("cannot unregister {} bytes: {error}", slab.len);
+        }
+    }
+
+    fn refused(&self, error: &GrowError, first: bool) {
+        let level = if first { log::Level::Warn } else { log::Level::Debug };
+        log::log!(level, "the host's arena can't grow: {}", self.words(error));
+    }
+}
+
+impl Keeper {
+    fn words(&self, error: &GrowError) -> String {
+        match (error, &self.0) {
+            (GrowError::Register { len, source }, Some(engine)) => {
+                let (name, cause) = (engine.capabilities().name, chained(&**source));
+                format!("the {name} engine refuses to register {len} bytes more: {cause}")
+            }
+            _ => chained(error),
+        }
+    }
 }
 
 impl ArenaMemory {
@@ -37,14 +80,13 @@ impl ArenaMemory {
     /// gives none.
     fn with_first_slab(self) -> Result<Self, StartError> {
         let max_bytes = self.capacity_bytes();
-        match self.grow(1) {
-            Ok(true) => Ok(self),
-            Ok(false) => Err(StartError::Memory {
-                max_bytes,
-                message: "it is less than one slab takes; raise it".to_owned(),
-            }),
-            Err(message) => Err(StartError::Memory { max_bytes, message }),
-        }
+        let Ok(grown) = self.pool.grow(SlabKind::Lease, 1, 1, &self.keeper, patiently);
+        let message = match grown {
+            Growth::Made(_) => return Ok(self),
+            Growth::NoRoom => "it is less than one slab takes; raise it".to_owned(),
+            Growth::Refused(error) => self.keeper.words(&error),
+        };
+        Err(StartError::Memory { max_bytes, message })
     }
 
     fn of_slabs(max_bytes: u64, slab_bytes_max: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
@@ -64,8 +106,7 @@ impl ArenaMemory {
         };
         Ok(Self {
             pool: Pool::with_source("host arena", budget, Arc::new(SealedSlabs)),
-            growing: Mutex::new(()),
-            engine,
+            keeper: Arc::new(Keeper(engine)),
         })
     }
 
@@ -107,37 +148,20 @@ impl ArenaMemory {
     /// None: no block is like that.
     fn acquire(&self, wanted: Option<Wanted>) -> Result<InFlight, Full> {
         let Some(wanted) = wanted else {
-            return Err(self.full());
+            return Err(self.full(None));
         };
-        let acquire = || self.pool.acquire(SlabKind::Lease, &[wanted]);
-        if let Some(block) = acquire().blocks.pop() {
-            return Ok(block);
-        }
-        let _growing = lock_of(&self.growing);
-        // Another session may have made the slab while this one waited; while it is being made it takes the budget, and the arena looks full.
-        let mut admission = acquire();
-        if let Some(AcquireError::NeedsSlab { .. }) = admission.refused {
-            if let Err(message) = self.grow(wanted.0) {
-                log::warn!("the host's arena can't grow: {message}");
-            }
-            admission = acquire();
-        }
-        admission.blocks.pop().ok_or_else(|| self.full())
-    }
-
-    /// One slab more, with room for `len` bytes. `Ok(false)`: the budget allows none.
-    fn grow(&self, len: u64) -> Result<bool, String> {
-        let slab = self.pool.make_slab(SlabKind::Lease, len, len);
-        let Some(slab) = slab.map_err(|error| chained(&error))? else {
-            return Ok(false);
+        let Ok(mut grown) = self
+            .pool
+            .acquire_growing(SlabKind::Lease, &[wanted], &self.keeper, patiently);
+        let refusal = |Ungrown { cause, .. }| {
+            let cause = cause?;
+            Some(Refusal {
+                why: self.keeper.words(&cause),
+                registration: matches!(*cause, GrowError::Register { .. }),
+            })
         };
-        if let Some(engine) = &self.engine {
-            let name = engine.capabilities().name;
-            let registered = engine.register(slab.region());
-            registered.map_err(|error| format!("the {name} engine refuses to register it: {}", chained(&error)))?;
-        }
-        self.pool.admit(slab);
-        Ok(true)
+        let block = grown.blocks.pop();
+        block.ok_or_else(|| self.full(grown.refused.and_then(refusal)))
     }
 
     /// No block is longer, bytes.
@@ -168,15 +192,20 @@ impl ArenaMemory {
         usage.leased_bytes + usage.in_flight_bytes
     }
 
-    fn full(&self) -> Full {
+    fn full(&self, refusal: Option<Refusal>) -> Full {
         Full {
             free: self.capacity_bytes().saturating_sub(self.held_bytes()),
+            refusal,
         }
     }
 }
 
+fn patiently() -> Result<Duration, Infallible> {
+    Ok(SLICE)
+}
+
 /// The message with its causes.
-fn chained(error: &dyn std::error::Error) -> String {
+fn chained(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -188,10 +217,20 @@ fn chained(error: &dyn std::error::Error) -> String {
 }
 
 /// There is no such block now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Full {
     /// Bytes that are free, perhaps in pieces.
     pub(super) free: u64,
+    /// Why the arena does not grow, where its bound allows it.
+    pub(super) refusal: Option<Refusal>,
+}
+
+/// Why the arena does not grow.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) why: String,
+    /// It is the engine that refused to register more, and not the system that has no memory.
+    pub(super) registration: bool,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Notices dead clients: a process descriptor is readable when its process is dead, whoever has inherited its socket.
 use super::{Shared, lock_of, wake};
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::watch;
+use rustix::event::{PollFd, PollFlags};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ impl Reaper {
 
 /// Until the daemon stops.
 pub(super) fn run(shared: &Arc<Shared>) {
+    let mut refused = false;
     while !shared.is_stopping() {
         let sessions: Vec<_> = lock_of(&shared.sessions).values().cloned().collect();
         let mut watched = vec![PollFd::new(&shared.reaper.event, PollFlags::IN)];
@@ -31,12 +33,13 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 .iter()
                 .map(|session| PollFd::new(&session.pidfd, PollFlags::IN)),
         );
-        if let Err(errno) = poll(&mut watched, None)
-            && errno != rustix::io::Errno::INTR
-        {
-            log::error!("dead clients can't be noticed any more: {errno}");
-            return;
+        let waited = watch::wait(&mut watched, None);
+        match waited {
+            Err(errno) if !refused => log::error!("dead clients can't be noticed just now: {errno}"),
+            Ok(()) if refused => log::info!("dead clients are noticed again"),
+            _ => {}
         }
+        refused = waited.is_err();
         if !watched[0].revents().is_empty() {
             // The count itself says nothing: the sessions are looked at anew in any case.
             let _count = rustix::io::read(&shared.reaper.event, &mut [0_u8; 8]);

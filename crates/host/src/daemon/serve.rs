@@ -1,12 +1,12 @@
 //! Serves one client's requests, one after the other.
 use super::extent::Extent;
 use super::holdings::{Foreign, position};
-use super::memory::Full;
+use super::memory::{Full, Refusal};
 use super::relay::{self, Absurd, Relay};
 use super::session::Session;
 use super::{Object, Shared, lock_of, namespaces};
 use crate::descriptors::DESCRIPTORS_MAX;
-use crate::socket::{Broken, FrameReader, KEPT_BYTES_MAX, send_with};
+use crate::socket::{Broken, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
     version_of_hello,
@@ -69,6 +69,7 @@ enum Outcome {
     Pinned(u64, Vec<Option<Arc<Object>>>),
     Exchanged(Vec<Reservation>),
     Extent(Reservation),
+    NoExtent(Refusal),
     Flags(Vec<bool>),
     Removed(u64),
     Described(Vec<Option<Arc<Object>>>),
@@ -139,7 +140,8 @@ impl<'s> Serving<'s> {
         };
         self.out.clear();
         reply.encode(&mut self.out);
-        let told = send_with(self.session.socket.as_fd(), &self.out, &[]);
+        // Without waiting: a client that does not listen is cut off all the same.
+        let told = send_if_room(self.session.socket.as_fd(), &self.out);
         if let Some(client) = &self.lane_of {
             // Whoever lies on one of its lanes loses all of them.
             self.shared.cut_off(client);
@@ -207,6 +209,10 @@ impl<'s> Serving<'s> {
             },
             Outcome::Extent(reservation) => Answer::Extent {
                 reservation: *reservation,
+            },
+            Outcome::NoExtent(Refusal { why, registration }) => Answer::NoExtent {
+                why,
+                registration: *registration,
             },
             Outcome::Flags(flags) => Answer::Flags { flags: flags.clone() },
             Outcome::Removed(count) => Answer::Removed { count: *count },
@@ -289,7 +295,7 @@ impl Asker<'_> {
                 releases,
                 reserve,
             } => Outcome::Exchanged(self.exchange(commits, releases, reserve)?),
-            Request::Extent { len } => Outcome::Extent(self.extent(*len)?),
+            Request::Extent { len } => self.extent(*len)?,
             Request::ReleaseExtent { ticket } => {
                 let released = self.session.holdings().take_extent(*ticket)?;
                 self.shared.take_back(vec![released]);
@@ -389,12 +395,12 @@ impl Asker<'_> {
                     position: position(place, place.len),
                 }
             }
-            Err(Full { free }) => Reservation::Full { free },
+            Err(Full { free, .. }) => Reservation::Full { free },
         };
         blocks.into_iter().map(reservation).collect()
     }
 
-    fn extent(self, len: u64) -> Result<Reservation, Lie> {
+    fn extent(self, len: u64) -> Result<Outcome, Lie> {
         if len == 0 || !len.is_multiple_of(limits::page_bytes() as u64) {
             return Err(Lie("it asked for an extent that is no whole number of pages"));
         }
@@ -410,12 +416,15 @@ impl Asker<'_> {
                     // It is the engine that writes here, in this process.
                     extent.prefault();
                 }
-                Reservation::Block {
+                Outcome::Extent(Reservation::Block {
                     ticket: self.session.holdings().lend(extent),
                     position: position(place, len),
-                }
+                })
             }
-            Err(Full { free }) => Reservation::Full { free },
+            Err(Full {
+                refusal: Some(refusal), ..
+            }) => Outcome::NoExtent(refusal),
+            Err(Full { free, .. }) => Outcome::Extent(Reservation::Full { free }),
         })
     }
 }

@@ -6,7 +6,7 @@ use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
@@ -20,8 +20,6 @@ pub(super) struct Session {
     pub(super) socket: OwnedFd,
     came: Instant,
     holdings: Mutex<Holdings>,
-    /// The socket has ended. What is held then is quarantined: the process lives and may still touch it.
-    cut_off: AtomicBool,
     /// Further connections of the same process, which carry what the engine behind the daemon does for it.
     lanes: Mutex<Vec<Weak<Self>>>,
     transfer_bytes: AtomicU64,
@@ -52,7 +50,6 @@ impl Session {
             socket,
             came: Instant::now(),
             holdings: Mutex::default(),
-            cut_off: AtomicBool::new(false),
             lanes: Mutex::default(),
             transfer_bytes: AtomicU64::new(0),
             late_bytes: AtomicU64::new(0),
@@ -64,7 +61,7 @@ impl Session {
         let mut lanes = lock_of(&self.lanes);
         lanes.retain(|lane| 0 < lane.strong_count());
         // Under the lock, so that a lane is either ended with its session or not begun.
-        if self.cut_off.load(Ordering::Acquire) || self.holdings().has_left() || LANES_MAX <= lanes.len() {
+        if self.holdings().has_left() || LANES_MAX <= lanes.len() {
             return false;
         }
         lanes.push(Arc::downgrade(lane));
@@ -77,6 +74,15 @@ impl Session {
         for lane in lock_of(&self.lanes).iter().filter_map(Weak::upgrade) {
             socket::shut_down(&lane.socket);
         }
+    }
+
+    /// Nothing is added to what it holds any more, and it gets no lane. True: it holds nothing.
+    fn close(&self) -> bool {
+        // No answer leaves any more: of what is added until the next line the client never hears.
+        socket::shut_down(&self.socket);
+        let empty = self.holdings().close();
+        self.hang_up();
+        empty
     }
 
     pub(super) fn transferring(&self, bytes: u64) -> Transferring<'_> {
@@ -110,7 +116,6 @@ impl Session {
             session: self.number,
             pid: self.pid.as_raw_nonzero().get().unsigned_abs(),
             age_ms: u64::try_from(self.came.elapsed().as_millis()).unwrap_or(u64::MAX),
-            quarantined: self.cut_off.load(Ordering::Relaxed),
             transfer_bytes: self.transfer_bytes.load(Ordering::Relaxed),
             late_bytes: self.late_bytes.load(Ordering::Relaxed),
             ..self.holdings().row()
@@ -128,9 +133,7 @@ impl Shared {
     /// another program. What another one holds waits for the end of its process, which may still read and write that
     /// memory.
     pub(super) fn cut_off(&self, session: &Session) {
-        session.cut_off.store(true, Ordering::Release);
-        session.hang_up();
-        if session.holdings().is_empty() {
+        if session.close() {
             self.forget(session);
         } else if !mapped::may_touch_memory(session) {
             self.bury(session);
@@ -165,5 +168,37 @@ impl Shared {
     pub(super) fn forget(&self, session: &Session) {
         lock_of(&self.sessions).remove(&session.number);
         self.reaper.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Daemon, DaemonOptions};
+    use super::*;
+    use crate::place::SocketPath;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn nothing_is_added_to_what_a_client_holds_that_was_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DaemonOptions {
+            socket: SocketPath::new(folder.path().join("host.sock")).unwrap(),
+            max_bytes: 1 << 20,
+            idle_end: None,
+        };
+        let daemon = Daemon::start(options).unwrap();
+        let (client, served) = UnixStream::pair().unwrap();
+        let (_alive, death) = UnixStream::pair().unwrap();
+        daemon.attach(served.into(), death.into());
+        let session = lock_of(&daemon.shared.sessions).values().next().cloned().unwrap();
+        // A lie on one of its lanes, while a request for memory is being served on its own connection.
+        daemon.shared.cut_off(&session);
+        assert_eq!(daemon.sessions(), 0, "it held nothing");
+        let block = daemon.shared.memory.blocks(&[100]).remove(0).unwrap();
+        session.holdings().reserve(block);
+        assert!(session.holdings().is_empty());
+        assert_eq!(daemon.held_bytes(), 0, "nobody would ever give it back");
+        assert!(!session.add_lane(&session), "it gets no lane either");
+        drop(client);
     }
 }

@@ -155,8 +155,15 @@ pub enum Answer<'a> {
     },
     /// To `Extent`.
     Extent {
-        /// The slab, or why there is none.
+        /// The slab, or how much there is.
         reservation: Reservation,
+    },
+    /// To `Extent`, where the arena has none and can't grow, though its bound allows it.
+    NoExtent {
+        /// In words.
+        why: &'a str,
+        /// It is the engine that refused to register more, and not the system that has no memory.
+        registration: bool,
     },
     /// To `Remove` and `Contains`: was it there?
     Flags {
@@ -215,6 +222,7 @@ const REPORT: u8 = 9;
 const REFUSED: u8 = 10;
 const RESULTS: u8 = 11;
 const KNOWN: u8 = 12;
+const NO_EXTENT: u8 = 13;
 
 /// How an entry of a list of objects begins.
 const ABSENT: u8 = 0;
@@ -267,10 +275,7 @@ impl<'a> Answer<'a> {
                 out.push(WELCOME);
                 put_u64(out, *capacity_bytes);
                 put_u64(out, *session);
-                out.push(u8::from(engine.is_some()));
-                if let Some(claims) = engine {
-                    relay::put_claims(out, claims);
-                }
+                put_engine(out, engine.as_ref());
             }
             Self::Pinned { ticket, objects } => {
                 out.push(PINNED);
@@ -288,6 +293,11 @@ impl<'a> Answer<'a> {
             Self::Extent { reservation } => {
                 out.push(EXTENT);
                 put_reservation(out, reservation);
+            }
+            Self::NoExtent { why, registration } => {
+                out.push(NO_EXTENT);
+                out.push(u8::from(*registration));
+                put_short(out, why.as_bytes());
             }
             Self::Flags { flags } => {
                 out.push(FLAGS);
@@ -345,6 +355,10 @@ impl<'a> Answer<'a> {
             },
             EXTENT => Self::Extent {
                 reservation: reservation(fields)?,
+            },
+            NO_EXTENT => Self::NoExtent {
+                registration: fields.flag("registration")?,
+                why: fields.text("why")?,
             },
             FLAGS => Self::Flags {
                 flags: fields.list(1, |fields| fields.flag("flag"))?,
@@ -440,6 +454,13 @@ fn reservation(fields: &mut Fields<'_>) -> Result<Reservation, WireError> {
         ticket: fields.u64()?,
         position: fields.position()?,
     })
+}
+
+fn put_engine(out: &mut Vec<u8>, engine: Option<&Claims<'_>>) {
+    out.push(u8::from(engine.is_some()));
+    if let Some(claims) = engine {
+        relay::put_claims(out, claims);
+    }
 }
 
 fn put_counts(out: &mut Vec<u8>, counts: StoreCounts) {

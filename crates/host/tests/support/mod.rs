@@ -46,7 +46,25 @@ impl Place {
 
     /// Starts this test program again, as `role`, and waits until it says that it is ready.
     pub(crate) fn process(&self, role: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().expect("this program has a path"))
+        self.started(role, &mut Command::new(this_program()))
+    }
+
+    /// The same in a PID namespace of its own. None: this system makes none for this user.
+    pub(crate) fn process_in_a_namespace(&self, role: &str) -> Option<Process> {
+        let unshare = |more: &[&str]| {
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork", "--kill-child"]).args(more);
+            command
+        };
+        // Whoever is not root needs a user namespace for it.
+        let ways: [&[&str]; 2] = [&[], &["--map-root-user"]];
+        let works = |more: &&&[&str]| unshare(more).arg("true").status().is_ok_and(|status| status.success());
+        let more = ways.iter().find(works)?;
+        Some(self.started(role, unshare(more).arg(this_program())))
+    }
+
+    fn started(&self, role: &str, program: &mut Command) -> Process {
+        let mut child = program
             .args(["--exact", "plays_a_role", "--nocapture"])
             .env(ROLE, role)
             .env(SOCKET, self.socket.as_path())
@@ -62,6 +80,10 @@ impl Place {
         assert!(ready, "{role} ended before it was ready: {:?}", child.wait());
         Process { child }
     }
+}
+
+fn this_program() -> std::path::PathBuf {
+    std::env::current_exe().expect("this program has a path")
 }
 
 /// What a test of this program has started it as, with the socket; `None`: nobody has.

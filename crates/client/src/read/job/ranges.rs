@@ -30,6 +30,11 @@ impl Job<'_> {
         }
         let start = match landing {
             Landing::Block(block) => block.block().offset + offset,
+            // The caller's memory in the arena is registered with its slab, all other on its own.
+            Landing::Foreign(foreign) if how == How::Direct => {
+                let slab = self.core.slab_of(foreign.region());
+                slab.map_or(0, |slab| (foreign.addr() - slab.addr) as u64) + offset
+            }
             _ => offset,
         };
         // Invariant 1: no transfer crosses from one registration into the next. A slab larger than one has several.
@@ -83,7 +88,8 @@ impl Job<'_> {
 
     fn versions(&self, items: &[u32], wait: &Wait<'_>) -> Result<Vec<Option<u64>>, ReadError> {
         let claims = &self.core.capabilities;
-        if items.is_empty() || !(claims.describes && claims.atomic_replace) {
+        let stands_still = self.items.held.is_some() || !(claims.describes && claims.atomic_replace);
+        if items.is_empty() || stands_still {
             return Ok(vec![Some(0); items.len()]);
         }
         let keys = items

@@ -232,7 +232,9 @@ impl Engine for Checking {
             }
             state.registered.push(region);
         }
-        self.inner.register(region)
+        self.inner.register(region).inspect_err(|_| {
+            self.state().registered.retain(|known| *known != region);
+        })
     }
 
     fn unregister(&self, region: Region) -> Result<(), RegisterError> {

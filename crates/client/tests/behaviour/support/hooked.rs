@@ -4,14 +4,16 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use tensorlease::engine::{Capabilities, CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, WriteOp};
+use tensorlease::engine::{
+    Capabilities, CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, Viewed, Views, WriteOp,
+};
 use tensorlease_memory::{Region, SlabSource};
 
 /// Answers a read in place of the engine, or lets it through. Gets the number of the call, from 1.
 type OnRead = dyn Fn(u64, &[ReadOp<'_>]) -> Option<Vec<Result<u64, Fault>>> + Send + Sync;
 /// Answers a registration in place of the engine, or lets it through.
 type OnRegister = dyn Fn(Region) -> Option<RegisterError> + Send + Sync;
-/// Runs after a description, on the inner engine. Gets the number of the call, from 1.
+/// Runs after a description, or a view, on the inner engine. Gets the number of the call, from 1.
 type AfterDescribe = dyn Fn(u64, &dyn Engine) + Send + Sync;
 /// Answers a write in place of the engine, or lets it through. Gets the number of the call, from 1.
 type OnWrite = dyn Fn(u64, &[WriteOp<'_>]) -> Option<Vec<Result<(), Fault>>> + Send + Sync;
@@ -25,6 +27,7 @@ pub(crate) struct Hooked {
     descriptions: AtomicU64,
     closes: bool,
     slabs: Option<Arc<dyn SlabSource>>,
+    late_bytes: u64,
     on_read: Option<Box<OnRead>>,
     on_write: Option<Box<OnWrite>>,
     on_register: Option<Box<OnRegister>>,
@@ -41,6 +44,7 @@ impl Hooked {
             descriptions: AtomicU64::new(0),
             closes: true,
             slabs: None,
+            late_bytes: 0,
             on_read: None,
             on_write: None,
             on_register: None,
@@ -63,6 +67,12 @@ impl Hooked {
     /// Memory of the client's arena comes from there.
     pub(crate) fn with_slabs(mut self, slabs: Arc<dyn SlabSource>) -> Self {
         self.slabs = Some(slabs);
+        self
+    }
+
+    /// Keeps so many bytes of its own for transfers that were given up.
+    pub(crate) fn keeping(mut self, late_bytes: u64) -> Self {
+        self.late_bytes = late_bytes;
         self
     }
 
@@ -102,6 +112,23 @@ impl Hooked {
     }
 }
 
+impl Hooked {
+    fn described(&self) {
+        let call = self.descriptions.fetch_add(1, Relaxed) + 1;
+        if let Some(hook) = &self.after_describe {
+            hook(call, &*self.inner);
+        }
+    }
+}
+
+impl Views for Hooked {
+    fn view_batch(&self, keys: &[&str]) -> Vec<Result<Viewed, Fault>> {
+        let viewed = self.inner.views().map(|views| views.view_batch(keys));
+        self.described();
+        viewed.unwrap_or_default()
+    }
+}
+
 impl Engine for Hooked {
     tensorlease_engine::forward!(
         unregister,
@@ -137,12 +164,17 @@ impl Engine for Hooked {
     }
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        let call = self.descriptions.fetch_add(1, Relaxed) + 1;
         let described = self.inner.describe_batch(keys);
-        if let Some(hook) = &self.after_describe {
-            hook(call, &*self.inner);
-        }
+        self.described();
         described
+    }
+
+    fn late_bytes(&self) -> u64 {
+        self.late_bytes
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        self.inner.views().is_some().then_some(self)
     }
 
     fn slabs(&self) -> Option<Arc<dyn SlabSource>> {

@@ -1,0 +1,3 @@
+from typing import Any
+
+def listed(values: Any, argument: str) -> list[Any]: ...

@@ -1,6 +1,0 @@
-from typing import Any
-
-from tensorlease._core_store import CoreStore
-
-def import_as_capsules(only: bool) -> None: ...
-def import_what_torch_refuses(store: CoreStore, as_capsule: bool) -> Any: ...

@@ -1,0 +1,233 @@
+"""A value that is no tensor from the bytes of its object; `codec` says what these are."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Generator
+from typing import Any, NoReturn
+
+import msgpack
+
+from tensorlease import numpy_dtypes
+from tensorlease._core import count_extensions, dtype_names
+from tensorlease.codec_format import (
+    ALIGN_BYTES,
+    ARRAY,
+    BIG_INT,
+    COMPLEX,
+    FROZENSET,
+    HEAD,
+    LENGTH,
+    LONG_BYTES,
+    LONG_TEXT,
+    MAGIC,
+    OBJECT_ARRAY,
+    PICKLE,
+    SCALAR,
+    SET,
+    TENSOR,
+    TUPLE,
+    VERSION,
+    VIEW_BYTES_MIN,
+    inside_out,
+)
+from tensorlease.dtypes import numpy_dtype
+from tensorlease.errors import CodecError, ConfigError
+
+_DTYPES = frozenset(dtype_names())
+
+
+class Reader:
+    """Of one object. `key` is named in errors."""
+
+    def __init__(self, buffer: Any, key: str, allow_pickle: bool) -> None:
+        self._owner = buffer
+        self._bytes = memoryview(buffer)
+        self._key = key
+        self._allow_pickle = allow_pickle
+        #: (offset, bytes)
+        self._segments: list[tuple[int, int]] = []
+
+    def value(self) -> Any:
+        total = len(self._bytes)
+        if total < HEAD.size:
+            self._damaged("too short")
+        magic, version, count, tree_bytes = HEAD.unpack_from(self._bytes)
+        if magic != MAGIC:
+            self._damaged("it was not written by put()")
+        if version != VERSION:
+            self._damaged(
+                f"written in version {version} of the format, and this release reads {VERSION}; upgrade tensorlease"
+            )
+        tree_start = HEAD.size + LENGTH.size * count
+        end = tree_start + tree_bytes
+        if end > total:
+            self._damaged("cut short")
+        for index in range(count):
+            (length,) = LENGTH.unpack_from(self._bytes, HEAD.size + LENGTH.size * index)
+            start = end + (-end % ALIGN_BYTES if length else 0)
+            end = start + length
+            self._segments.append((start, length))
+        if end != total:
+            self._damaged(f"{total} bytes where {end} are announced")
+        tree = bytes(self._bytes[tree_start : tree_start + tree_bytes])
+        try:
+            count_extensions(tree)
+        except ValueError as error:
+            self._damaged(str(error))
+        return inside_out(self._unpacked, tree)
+
+    def _damaged(self, why: str) -> NoReturn:
+        raise CodecError(f"key {self._key!r}: the stored bytes are no value: {why}")
+
+    def _unpacked(self, packed: bytes) -> Generator[bytes, Any, Any]:
+        """The value of a tree. The content of an extension value that holds others is yielded, and comes back as a value; msgpack then goes over
+        the tree once more."""
+        made: list[Any] = []
+        inside: list[tuple[int, int, bytes]] = []
+
+        def known(code: int, data: bytes) -> Any:
+            if code == PICKLE:
+                value = self._unpickled(data)
+            else:
+                if code not in _READ:
+                    self._damaged(f"unknown type {code}; upgrade tensorlease")
+                deeper: list[int] = []
+                content = _unpack(data, lambda code, _: deeper.append(code))
+                if deeper:
+                    inside.append((len(made), code, data))
+                    value = None
+                else:
+                    value = _READ[code](self, content)
+            made.append(value)
+            return value
+
+        value = _unpack(packed, known)
+        if not inside:
+            return value
+        for index, code, data in inside:
+            made[index] = _READ[code](self, (yield data))
+        again = iter(made)
+        return _unpack(packed, lambda *_: next(again))
+
+    def _unpickled(self, data: bytes) -> Any:
+        if not self._allow_pickle:
+            raise ConfigError(
+                f"key {self._key!r} holds a pickled object, and unpickling runs code from whoever wrote it; "
+                "pass allow_pickle=True if you trust them"
+            )
+        try:
+            return pickle.loads(data)
+        except MemoryError:
+            raise
+        # A class that this process lacks, or whatever its own code raises.
+        except Exception as error:
+            raise CodecError(f"key {self._key!r} holds a pickled object that can't be made here: {error!r}") from error
+
+    def segment(self, index: int) -> memoryview:
+        start, length = self._segments[index]
+        return self._bytes[start : start + length]
+
+    def array(self, details: Any) -> Any:
+        index, descr, shape = details
+        numpy = self._numpy()
+        dtype = numpy_dtypes.read(descr)
+        start, length = self._segments[index]
+        self._check(length, dtype.itemsize, shape)
+        if length >= VIEW_BYTES_MIN and not self._bytes.readonly:
+            return numpy.ndarray(shape, dtype, self._owner, start)
+        array = numpy.empty(shape, dtype)
+        if length:
+            # Through bytes: not every dtype has a buffer format.
+            array.reshape(-1).view(numpy.uint8)[:] = numpy.frombuffer(self.segment(index), numpy.uint8)
+        return array
+
+    def object_array(self, details: Any) -> Any:
+        shape, values = details
+        array = self._numpy().empty(len(values), object)
+        for index, value in enumerate(values):
+            array[index] = value
+        return array.reshape(shape)
+
+    def scalar(self, details: Any) -> Any:
+        descr, data = details
+        numpy = self._numpy()
+        return numpy.frombuffer(data, numpy_dtypes.read(descr))[0]
+
+    def tensor(self, details: Any) -> Any:
+        index, name, shape = details
+        torch = self._torch()
+        if torch is None:
+            return self._tensor_as_array(index, name, shape)
+        if name not in _DTYPES:
+            self._damaged(f"a tensor of an unknown dtype {name!r:.40}; upgrade tensorlease")
+        dtype = getattr(torch, name, None)
+        if dtype is None:
+            raise ConfigError(
+                f"key {self._key!r} holds a tensor of {name}, which this torch lacks; install a newer one"
+            )
+        _, length = self._segments[index]
+        self._check(length, dtype.itemsize, shape)
+        if length == 0:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        memory = self.segment(index)
+        is_view = length >= VIEW_BYTES_MIN and not memory.readonly
+        if memory.readonly:
+            memory = memoryview(bytearray(memory))
+        tensor = torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
+        return tensor if is_view else tensor.clone()
+
+    def _tensor_as_array(self, index: int, name: str, shape: list[int]) -> Any:
+        numpy = self._numpy()
+        dtype = numpy_dtype(name)
+        _, length = self._segments[index]
+        self._check(length, dtype.itemsize, shape)
+        array = numpy.empty(shape, dtype)
+        if length:
+            array.reshape(-1).view(numpy.uint8)[:] = numpy.frombuffer(self.segment(index), numpy.uint8)
+        return array
+
+    def _check(self, length: int, item_bytes: int, shape: list[int]) -> None:
+        bytes_needed = item_bytes
+        for dim in shape:
+            if dim < 0:
+                self._damaged(f"a shape of {shape}")
+            bytes_needed *= dim
+        if bytes_needed != length:
+            self._damaged(f"{length} bytes for a shape of {shape}")
+
+    def _torch(self) -> Any:
+        """torch where it is installed, whoever has imported it before: what comes back is the same in every process of a machine."""
+        try:
+            import torch
+        except ImportError:
+            return None
+        except Exception as error:
+            raise ConfigError(f"key {self._key!r} holds a torch tensor, and importing torch fails ({error})") from error
+        return torch
+
+    def _numpy(self) -> Any:
+        try:
+            import numpy
+        except ImportError:
+            raise ConfigError(f"key {self._key!r} holds a numpy array; install numpy") from None
+        return numpy
+
+
+_READ: dict[int, Callable[[Reader, Any], Any]] = {
+    TUPLE: lambda _, items: tuple(items),
+    BIG_INT: lambda _, data: int.from_bytes(data, "little", signed=True),
+    SET: lambda _, items: set(items),
+    FROZENSET: lambda _, items: frozenset(items),
+    ARRAY: Reader.array,
+    OBJECT_ARRAY: Reader.object_array,
+    SCALAR: Reader.scalar,
+    TENSOR: Reader.tensor,
+    COMPLEX: lambda _, parts: complex(*parts),
+    LONG_BYTES: lambda reader, details: bytes(reader.segment(details[0])),
+    LONG_TEXT: lambda reader, details: str(reader.segment(details[0]), "utf-8", "surrogatepass"),
+}
+
+
+def _unpack(packed: bytes, extension: Callable[[int, bytes], Any]) -> Any:
+    return msgpack.unpackb(packed, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass")
