@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorlease._core import host_holder, host_socket
+from tensorlease._core import host_holder, host_listens, host_socket
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.host import OWN_STORE, namespace_rows, report
 from tensorlease.processes import holds_open, is_stopped
@@ -51,6 +51,9 @@ def _found(place: str) -> tuple[int, str] | None:
     except EngineUnavailable as error:
         process = host_holder(place)
         if process is None:
+            # Another user's lock can't be looked at.
+            if host_listens(place):
+                raise
             return None
         if process == 0:
             raise EngineUnavailable(

@@ -77,7 +77,7 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
 pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
     let mut needed = Instant::now();
     let mut found = true;
-    let mut spare = descriptors::event().ok();
+    let mut spare = None;
     while !shared.is_stopping() {
         let mut watched = [
             PollFd::new(&listener.socket, PollFlags::IN),
@@ -152,6 +152,9 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
 
 /// `spare` is given up for a client that no descriptor is left for, so that it learns why it is turned away.
 fn accept(listener: &OwnedFd, spare: &mut Option<OwnedFd>) -> Option<OwnedFd> {
+    if spare.is_none() {
+        *spare = descriptors::event().ok();
+    }
     loop {
         match descriptors::accepted(listener) {
             Ok(client) => return Some(client),
@@ -160,8 +163,9 @@ fn accept(listener: &OwnedFd, spare: &mut Option<OwnedFd>) -> Option<OwnedFd> {
             Err(Errno::MFILE | Errno::NFILE) if spare.take().is_some() => {
                 if let Ok(client) = descriptors::accepted(listener) {
                     turn_away(&client, &no_descriptor_left());
+                    drop(client);
+                    *spare = descriptors::event().ok();
                 }
-                *spare = descriptors::event().ok();
             }
             Err(errno) => {
                 // Those that wait are taken in once there is what they need.
