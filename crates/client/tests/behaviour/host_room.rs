@@ -1,19 +1,38 @@
 //! On a host everything lies in one arena: what one client has no use for is room for all.
 
 use crate::support::{MIB, bytes_spec, eventually, pattern, stat, tensor_item};
-use std::path::Path;
-use tensorlease::{Delivery, Options, Patience, PutItem, ReadOutput, ReadRequest, Store, WriteError};
-use tensorlease_host::{Daemon, DaemonOptions, SocketPath};
+use std::{path::Path, sync::Arc, time::Duration};
+use tensorlease::{
+    Delivery, ForkPolicy, OpenError, Options, Patience, PutItem, ReadOutput, ReadRequest, Store, WriteError,
+};
+use tensorlease_engine::{Embedded, EmbeddedOptions};
+use tensorlease_host::{Behind, Daemon, DaemonOptions, SocketPath};
 
 const CAPACITY: u64 = 16 * MIB;
 
 fn daemon(folder: &Path) -> Daemon {
-    let options = DaemonOptions {
+    Daemon::start(options(folder)).unwrap()
+}
+
+fn options(folder: &Path) -> DaemonOptions {
+    DaemonOptions {
         socket: SocketPath::new(folder.join("host.sock")).unwrap(),
         max_bytes: CAPACITY,
         idle_end: None,
+    }
+}
+
+fn daemon_before_an_engine(folder: &Path) -> Daemon {
+    let engine = EmbeddedOptions {
+        capacity_bytes: CAPACITY,
+        pinned: false,
     };
-    Daemon::start(options).unwrap()
+    let behind = Behind {
+        engine: Arc::new(Embedded::new(&engine).unwrap()),
+        quarantine_bytes: CAPACITY,
+        close_timeout: Duration::from_secs(5),
+    };
+    Daemon::start_before(options(folder), behind).unwrap()
 }
 
 fn client(daemon: &Daemon) -> Store {
@@ -67,4 +86,30 @@ fn what_an_idle_client_has_dropped_becomes_room_for_the_others() {
     drop(read);
     eventually("the idle client's memory to come back", || daemon.held_bytes() == 0);
     put(&busy, "b", 13 * MIB).unwrap();
+}
+
+/// Its pages are other processes' too, which would go on to change them under the child.
+#[test]
+fn memory_of_a_host_is_never_inherited_by_a_forked_child() {
+    for start in [daemon, daemon_before_an_engine] {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = start(folder.path());
+        let url = format!("host://{}", daemon.socket().as_path().display());
+        let open = |fork| {
+            let options = Options {
+                max_bytes: CAPACITY,
+                fork,
+                ..Options::default()
+            };
+            Store::open(&url, &options)
+        };
+        let refused = open(Some(ForkPolicy::Inherit)).unwrap_err();
+        assert!(
+            matches!(&refused, OpenError::Config { message } if message.contains("spawn")),
+            "{refused:?}"
+        );
+        for fork in [None, Some(ForkPolicy::Exclude)] {
+            open(fork).unwrap();
+        }
+    }
 }
