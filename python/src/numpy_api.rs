@@ -37,10 +37,16 @@ type NewFromDescr = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 type SetBaseObject = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
 
-/// The beginning of numpy's `PyArrayObject`, the same in the versions above.
+/// The beginning of a numpy object. Only what follows the head is ever borrowed: the head's count of references changes meanwhile.
+#[repr(C)]
+struct Object<T> {
+    head: ffi::PyObject,
+    fields: T,
+}
+
+/// The beginning of numpy's `PyArrayObject` behind its head, the same in the versions above.
 #[repr(C)]
 struct ArrayFields {
-    head: ffi::PyObject,
     data: *mut c_void,
     nd: c_int,
     dimensions: *const isize,
@@ -50,10 +56,9 @@ struct ArrayFields {
     flags: c_int,
 }
 
-/// The beginning of numpy's `PyArray_Descr`, the same in the versions above.
+/// The beginning of numpy's `PyArray_Descr` behind its head, the same in the versions above.
 #[repr(C)]
 struct DescrFields {
-    head: ffi::PyObject,
     typeobj: *mut ffi::PyTypeObject,
     kind: c_char,
     letter: c_char,
@@ -158,30 +163,26 @@ impl NumpyApi {
         if unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), self.array.as_ptr()) } == 0 {
             return None;
         }
-        let fields = array.as_ptr().cast::<ArrayFields>();
-        // Read field by field: a reference would cover the count of references in front of them, which changes below.
         // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed attached only, as we are here.
-        let (data, nd, dimensions) = unsafe { ((*fields).data, (*fields).nd, (*fields).dimensions) };
-        // SAFETY: as above.
-        let (descr, flags) = unsafe { ((*fields).descr, (*fields).flags) };
-        let rank = usize::try_from(nd).unwrap_or(0);
+        let fields = unsafe { &(*array.as_ptr().cast::<Object<ArrayFields>>()).fields };
+        let rank = usize::try_from(fields.nd).unwrap_or(0);
         let dims = if rank == 0 {
             &[][..]
         } else {
             // SAFETY: as many as the array has dimensions, which live as long as it.
-            unsafe { std::slice::from_raw_parts(dimensions, rank) }
+            unsafe { std::slice::from_raw_parts(fields.dimensions, rank) }
         };
         // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes them.
-        let byteorder = unsafe { (*descr.cast::<DescrFields>()).byteorder };
+        let descr = unsafe { &(*fields.descr.cast::<Object<DescrFields>>()).fields };
         // SAFETY: the same dtype, attached; the array's reference is borrowed and a new one made.
-        let dtype = unsafe { Bound::from_borrowed_ptr(array.py(), descr) };
-        let has = |flag| flags & flag != 0;
+        let dtype = unsafe { Bound::from_borrowed_ptr(array.py(), fields.descr) };
+        let has = |flag| fields.flags & flag != 0;
         Some(Looked {
             dtype,
-            data: data.cast(),
+            data: fields.data.cast(),
             shape: dims.iter().map(|dim| i64::try_from(*dim).unwrap_or(0)).collect(),
             contiguous: has(C_CONTIGUOUS),
-            native: byteorder.cast_unsigned() != SWAPPED,
+            native: descr.byteorder.cast_unsigned() != SWAPPED,
             writeable: has(WRITEABLE),
         })
     }

@@ -300,7 +300,10 @@ impl CoreStore {
         let list = list_of(keys, "keys")?;
         let checked = self.store.check(&keys_of(&list)?);
         checked.map_err(|error| error.into_python(py))?;
-        Ok((list, wait.unwrap_or(self.store.options().call_timeout).as_secs_f64()))
+        Ok((
+            list,
+            wait.unwrap_or_else(|| self.store.options().call_timeout).as_secs_f64(),
+        ))
     }
 
     /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at least once.

@@ -88,11 +88,11 @@ class Timeout(Error, TimeoutError):  # noqa: N818 - named like the built-in clas
 
 
 class Interrupted(Error):
-    """The call was ended early because its asyncio task was cancelled or the interpreter ends."""
+    """The call was ended early because its asyncio task was cancelled."""
 
 
 class Closed(Error):
-    """The store is closed, or belongs to the process that this one was forked from."""
+    """The store is closed, was closed while the call waited or ran, or belongs to the process that this one was forked from."""
 
 
 class ConfigError(Error, ValueError):

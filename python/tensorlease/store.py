@@ -194,7 +194,8 @@ class Store:
         :param allow_pickle: unpickle objects, which runs code from whoever wrote them
         :param view: True: nothing is copied. Tensors come as read-only numpy arrays that lie where the store keeps them (``host://`` only). An
             array's object stays as it is, and keeps its memory, until the array and all that is made from it are gone, also when it is replaced
-            or removed meanwhile. Of a dtype that numpy lacks, ``ml_dtypes`` must be installed. A forked child must not touch them
+            or removed meanwhile. Of a dtype that numpy lacks, ``ml_dtypes`` must be installed. A forked child must not touch them.
+            ``torch.from_dlpack`` of one is a ``BufferError``, since torch would let you write into it; what is computed from one is yours
         :returns: the values in the order of the keys
         :raises KeyNotFound: at least one key is missing; ``failures`` has every key that failed
         :raises SizeMismatch: what is stored has another dtype, shape or size; the message has both

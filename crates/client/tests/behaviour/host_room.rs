@@ -13,12 +13,17 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::{
-    CallError, Delivery, FallbackKind, Options, Patience, PutItem, ReadError, ReadOutput, ReadRequest, Store,
-    WriteError, engine::RegisterError,
+    CallError, Delivery, FallbackKind, ForkPolicy, OpenError, Options, Patience, PutItem, ReadError, ReadOutput,
+    ReadRequest, Store, WriteError, engine::RegisterError,
 };
+use tensorlease_engine::{Embedded, EmbeddedOptions};
 use tensorlease_host::{Behind, Daemon, DaemonOptions, SocketPath};
 
 const CAPACITY: u64 = 16 * MIB;
+
+fn daemon(folder: &Path) -> Daemon {
+    Daemon::start(options(folder)).unwrap()
+}
 
 fn options(folder: &Path) -> DaemonOptions {
     DaemonOptions {
@@ -28,8 +33,17 @@ fn options(folder: &Path) -> DaemonOptions {
     }
 }
 
-fn daemon(folder: &Path) -> Daemon {
-    Daemon::start(options(folder)).unwrap()
+fn daemon_before_an_engine(folder: &Path) -> Daemon {
+    let engine = EmbeddedOptions {
+        capacity_bytes: CAPACITY,
+        pinned: false,
+    };
+    let behind = Behind {
+        engine: Arc::new(Embedded::new(&engine).unwrap()),
+        quarantine_bytes: CAPACITY,
+        close_timeout: Duration::from_secs(5),
+    };
+    Daemon::start_before(options(folder), behind).unwrap()
 }
 
 fn client(daemon: &Daemon) -> Store {
@@ -278,5 +292,31 @@ fn a_daemon_that_died_is_unavailable_also_to_a_client_that_holds_a_lease_and_has
             matches!(ended, Err(ReadError::Call(CallError::Unavailable { .. }))),
             "{ended:?}"
         );
+    }
+}
+
+/// Its pages are other processes' too, which would go on to change them under the child.
+#[test]
+fn memory_of_a_host_is_never_inherited_by_a_forked_child() {
+    for start in [daemon, daemon_before_an_engine] {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = start(folder.path());
+        let url = format!("host://{}", daemon.socket().as_path().display());
+        let open = |fork| {
+            let options = Options {
+                max_bytes: CAPACITY,
+                fork,
+                ..Options::default()
+            };
+            Store::open(&url, &options)
+        };
+        let refused = open(Some(ForkPolicy::Inherit)).unwrap_err();
+        assert!(
+            matches!(&refused, OpenError::Config { message } if message.contains("spawn")),
+            "{refused:?}"
+        );
+        for fork in [None, Some(ForkPolicy::Exclude)] {
+            open(fork).unwrap();
+        }
     }
 }
