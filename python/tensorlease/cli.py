@@ -85,7 +85,9 @@ def _add_demo_mooncake(commands: argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    doctor = commands.add_parser("doctor", help="what would keep a store from working here, and the command that fixes it")
+    doctor = commands.add_parser(
+        "doctor", help="what would keep a store from working here, and the command that fixes it"
+    )
     doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
     doctor.add_argument(
         "--max-bytes", type=size, default=1 << 30, metavar="SIZE", help="budget of the store (default 1GiB)"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import packets, rdma_url
-
 from tensorlease._core._tests import conformance_checks, run_conformance_check
+
 from tensorlease.mooncake_cluster import Master
 
 #: The least that Mooncake takes as a segment.
