@@ -4,7 +4,7 @@ use crate::{
     deliver::{self, Wrapper},
     dtype::DTypes,
     error::{IntoPython, config_error, named, shown},
-    keys::{flag_of, keys_of, list_of, same_length},
+    keys::{flag_of, keys_in_any_order, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
@@ -280,7 +280,7 @@ impl CoreStore {
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_any_order(keys)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
     }
 
@@ -293,7 +293,7 @@ impl CoreStore {
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<u64> {
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_any_order(keys)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.remove(&keys, patience))
     }
 

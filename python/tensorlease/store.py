@@ -405,7 +405,7 @@ class Store:
         :raises Timeout: names the keys that are not there
         """
         # Refuses what is no list of keys or no timeout, as `wait` does; the engine is asked off the loop.
-        keys = listed(keys, "keys")
+        keys = list(keys) if isinstance(keys, set | frozenset) else listed(keys, "keys")
         await self._run(lambda interrupt: self._core.contains(keys, timeout=timeout, interrupt=interrupt))
         missing = list(keys)
         until = time.monotonic() + (self._settings["call_timeout"] if timeout is None else float(timeout))

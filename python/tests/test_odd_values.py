@@ -179,6 +179,28 @@ def test_out_of_memory_while_a_value_is_made_is_not_called_damage(run_python: Ru
     run_python(OUT_OF_MEMORY)
 
 
+OUT_OF_MEMORY_FOR_TENSORS = """
+import resource, torch, tensorlease as tl
+from tensorlease import codec, torch_values
+parts = codec.encode([torch.ones(200_000) for _ in range(100)], "tensors", False)
+data = b"".join(part if isinstance(part, bytes) else part.numpy().tobytes() for part in parts)
+columns = torch.ones(4000, 8000)[:, ::2]
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), resource.RLIM_INFINITY))
+for call in (lambda: codec.decode(data, "tensors", False), lambda: torch_values.prepare(columns, "tensors")):
+    try:
+        call()
+    except tl.OutOfMemory as error:
+        assert "tensors" in str(error) and isinstance(error.__cause__, RuntimeError | MemoryError), error
+    else:
+        raise AssertionError("there was memory")
+"""
+
+
+def test_a_torch_without_memory_is_not_called_damage_either(run_python: RunPython) -> None:
+    run_python(OUT_OF_MEMORY_FOR_TENSORS, torch=True)
+
+
 def test_the_recursion_limit_is_not_called_damage(store: tl.Store) -> None:
     store.put(["a"], [[(1, {2: (3,)})]])
     seen: set[type[BaseException]] = set()
