@@ -139,6 +139,23 @@ def test_a_pickled_object_that_can_not_be_made_is_not_called_damage(store: tl.St
     assert isinstance(caught.value.__cause__, LookupError)
 
 
+def test_a_pickled_object_that_is_too_deep_is_named_as_such(store: tl.Store) -> None:
+    store.put(["a"], [TooDeep()], allow_pickle=True)
+    with pytest.raises(tl.OutOfStack, match='"?a"?'):
+        store.get(["a"], allow_pickle=True)
+
+
+class TooDeep:
+    """Is pickled, and unpickling it never ends."""
+
+    def __reduce__(self) -> Any:
+        return _deeper, ()
+
+
+def _deeper() -> Any:
+    return _deeper()
+
+
 class Failing:
     """Can be pickled and not unpickled."""
 
