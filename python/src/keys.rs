@@ -27,7 +27,7 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
         || object.cast::<PyMapping>().is_ok()
         || object.hasattr("__array__")?;
     let py = object.py();
-    if object.is_instance_of::<PySet>() || object.is_instance_of::<PyFrozenSet>() {
+    if is_set(object) {
         let message = format!(
             "{argument} is a {}, which has no order; give a list with one entry per key, as sorted() makes one",
             object.get_type().name()?
@@ -43,6 +43,19 @@ pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResu
         py,
         &format!("{argument} is a {kind}; give a list with one entry per key"),
     ))
+}
+
+/// The keys of a call whose outcome is one for all of them, whatever their order: a set will do.
+pub(crate) fn keys_in_any_order(object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    if !is_set(object) {
+        return keys_of(&list_of(object, "keys")?);
+    }
+    let items = object.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+    keys_of(&PyList::new(object.py(), items)?)
+}
+
+fn is_set(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PySet>() || object.is_instance_of::<PyFrozenSet>()
 }
 
 /// One list argument as a list of its own, as every call takes it.

@@ -3,7 +3,7 @@ use crate::{
     deliver::{self, Wrapper},
     dtype::DTypes,
     error::{IntoPython, config_error, named, shown},
-    keys::{flag_of, keys_of, list_of, same_length},
+    keys::{flag_of, keys_in_any_order, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
@@ -284,24 +284,24 @@ impl CoreStore {
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_any_order(keys)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
     }
 
     /// Checks the arguments of a wait, and asks no engine: the keys as a list, and the seconds to wait.
     #[pyo3(signature = (keys, *, timeout))]
-    fn check_wait<'py>(
+    fn check_wait(
         &self,
-        py: Python<'py>,
-        keys: &Bound<'py, PyAny>,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
         timeout: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(Bound<'py, PyList>, f64)> {
+    ) -> PyResult<(Vec<String>, f64)> {
         let wait = Waiting::new(py, timeout, None)?.timeout();
-        let list = list_of(keys, "keys")?;
-        let checked = self.store.check(&keys_of(&list)?);
+        let keys = keys_in_any_order(keys)?;
+        let checked = self.store.check(&keys);
         checked.map_err(|error| error.into_python(py))?;
         Ok((
-            list,
+            keys,
             wait.unwrap_or_else(|| self.store.options().call_timeout).as_secs_f64(),
         ))
     }
@@ -328,7 +328,7 @@ impl CoreStore {
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<u64> {
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_any_order(keys)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.remove(&keys, patience))
     }
 

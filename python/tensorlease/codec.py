@@ -22,7 +22,7 @@ from typing import Any
 from tensorlease.codec_format import ALIGN_BYTES, HEAD, LENGTH, MAGIC, VERSION
 from tensorlease.codec_reader import Reader
 from tensorlease.codec_writer import Writer
-from tensorlease.errors import CodecError, ConfigError, Error, OutOfMemory, OutOfStack
+from tensorlease.errors import CodecError, ConfigError, Error, OutOfMemory, OutOfStack, is_out_of_memory
 
 
 def encode(value: Any, name: str, allow_pickle: bool) -> list[Any]:
@@ -32,12 +32,12 @@ def encode(value: Any, name: str, allow_pickle: bool) -> list[Any]:
         tree = writer.tree(value)
     except Error:
         raise
-    except MemoryError as error:
-        raise OutOfMemory(f"{name} can't be stored: this process has no memory left to encode it") from error
     except RecursionError as error:
         raise OutOfStack(f"{name} can't be stored: {error}, called from so deep in the program") from error
     # msgpack, and objects that only look like containers, can fail in many ways.
     except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"{name} can't be stored: this process has no memory left to encode it") from error
         raise ConfigError(f"{name} can't be stored: {_said(error)}") from error
     lengths = [length for length, _ in writer.segments]
     head = HEAD.pack(MAGIC, VERSION, len(lengths), len(tree)) + b"".join(map(LENGTH.pack, lengths)) + tree
@@ -61,14 +61,14 @@ def decode(buffer: Any, key: str, allow_pickle: bool) -> Any:
         return reader.value()
     except Error:
         raise
-    except MemoryError as error:
-        raise OutOfMemory(
-            f"key {key!r}: this process has no memory left to make the value; the stored bytes are as they were"
-        ) from error
     except RecursionError as error:
         raise OutOfStack(f"key {key!r}: {error}, called from so deep in the program") from error
     # Bytes from elsewhere can go wrong in every way that msgpack, numpy and struct know.
     except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(
+                f"key {key!r}: this process has no memory left to make the value; the stored bytes are as they were"
+            ) from error
         raise CodecError(f"key {key!r}: the stored bytes are damaged ({_said(error)})") from error
 
 

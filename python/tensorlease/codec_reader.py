@@ -118,7 +118,7 @@ class Reader:
             )
         try:
             return pickle.loads(data)
-        except MemoryError:
+        except (MemoryError, RecursionError):
             raise
         # A class that this process lacks, or whatever its own code raises.
         except Exception as error:

@@ -159,6 +159,8 @@ class Writer:
         if self._allow_pickle:
             try:
                 return PICKLE, pickle.dumps(value, protocol=5)
+            except MemoryError:
+                raise
             # Whatever an object's __reduce__ raises.
             except Exception as error:
                 raise ConfigError(f"{self._name} holds a {_type_name(value)} that can't be pickled: {error}") from error

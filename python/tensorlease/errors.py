@@ -103,6 +103,11 @@ class CodecError(Error, ValueError):
     """The bytes under a key are no value that this version can read."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Did an allocation fail? torch says so with a RuntimeError."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+
+
 def shown(value: object) -> str:
     """An argument as messages show it: cut where it is long, and only its type where it can't be shown."""
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tensorlease.errors import ConfigError, Error
+from tensorlease.errors import ConfigError, Error, OutOfMemory, is_out_of_memory
 
 
 def prepare(tensor: Any, name: str) -> Any:
@@ -19,6 +19,10 @@ def prepare(tensor: Any, name: str) -> Any:
     except Error:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(
+                f"{name} is a tensor that has to be copied first, and this process has no memory left"
+            ) from error
         # Subclasses and tensors inside torch's transforms may raise anything.
         raise ConfigError(f"{name} is a tensor whose values can't be read: {error}; put a plain tensor") from error
 

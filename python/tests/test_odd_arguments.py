@@ -338,12 +338,16 @@ def test_a_set_is_no_list_of_keys_or_values(store: tl.Store, make: Callable[[Any
         lambda: store.contains(make(keys)),
         lambda: _run(store.aput(make(keys), ["P", "A", "R"])),
         lambda: _run(store.aget_into(keys, make(tensors))),
-        lambda: _run(store.await_keys(make(keys), 0)),
     ]
     for call in calls:
         with pytest.raises(tl.ConfigError, match="no order"):
             call()
     assert store.contains(keys) == [False] * 3
+    # Here the outcome is one for all keys.
+    store.put(keys, ["P", "A", "R"])
+    store.wait(make(keys), 0)
+    _run(store.await_keys(make(keys), 5))
+    assert store.remove(make(keys)) == 3
 
 
 def test_what_has_an_order_is_taken_in_it(store: tl.Store) -> None:

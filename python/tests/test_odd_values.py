@@ -139,6 +139,23 @@ def test_a_pickled_object_that_can_not_be_made_is_not_called_damage(store: tl.St
     assert isinstance(caught.value.__cause__, LookupError)
 
 
+def test_a_pickled_object_that_is_too_deep_is_named_as_such(store: tl.Store) -> None:
+    store.put(["a"], [TooDeep()], allow_pickle=True)
+    with pytest.raises(tl.OutOfStack, match='"?a"?'):
+        store.get(["a"], allow_pickle=True)
+
+
+class TooDeep:
+    """Is pickled, and unpickling it never ends."""
+
+    def __reduce__(self) -> Any:
+        return _deeper, ()
+
+
+def _deeper() -> Any:
+    return _deeper()
+
+
 class Failing:
     """Can be pickled and not unpickled."""
 
@@ -177,6 +194,28 @@ for key, data in stored.items():
 
 def test_out_of_memory_while_a_value_is_made_is_not_called_damage(run_python: RunPython) -> None:
     run_python(OUT_OF_MEMORY)
+
+
+OUT_OF_MEMORY_FOR_TENSORS = """
+import resource, torch, tensorlease as tl
+from tensorlease import codec, torch_values
+parts = codec.encode([torch.ones(200_000) for _ in range(100)], "tensors", False)
+data = b"".join(part if isinstance(part, bytes) else part.numpy().tobytes() for part in parts)
+columns = torch.ones(4000, 8000)[:, ::2]
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), resource.RLIM_INFINITY))
+for call in (lambda: codec.decode(data, "tensors", False), lambda: torch_values.prepare(columns, "tensors")):
+    try:
+        call()
+    except tl.OutOfMemory as error:
+        assert "tensors" in str(error) and isinstance(error.__cause__, RuntimeError | MemoryError), error
+    else:
+        raise AssertionError("there was memory")
+"""
+
+
+def test_a_torch_without_memory_is_not_called_damage_either(run_python: RunPython) -> None:
+    run_python(OUT_OF_MEMORY_FOR_TENSORS, torch=True)
 
 
 def test_the_recursion_limit_is_not_called_damage(store: tl.Store) -> None:

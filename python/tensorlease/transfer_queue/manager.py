@@ -40,7 +40,7 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
 
         :raises ConfigError: a column is of another kind than the rows that its field has; nothing is stored then
         """
-        self._refuse_second_kind(data, metadata)
+        await self._refuse_second_kind(data, metadata)
         scalar = frozenset(name for name, column in data.items() if _has_scalar_rows(column))
         token = _scalar_fields.set(scalar)
         try:
@@ -50,7 +50,7 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         for row in metadata._custom_backend_meta:
             _mark_scalars(row, scalar)
 
-    def _refuse_second_kind(self, data: Any, metadata: Any) -> None:
+    async def _refuse_second_kind(self, data: Any, metadata: Any) -> None:
         """The controller keeps one dtype for a field, that of its first rows, and takes others without a word: they would be read as what they
         are not."""
         kinds = {name: column.dtype if isinstance(column, torch.Tensor) else VALUES for name, column in data.items()}
@@ -60,7 +60,8 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         # The description of new keys has no fields. What was put from here before tells where the controller has to be asked.
         before = self.__dict__.setdefault("_kinds_put", {})
         if any(known[name] is None and before.get((partition, name), kind) != kind for name, kind in kinds.items()):
-            there = partition_fields.kinds_in_partition(self.controller_info, self.storage_manager_id, partition)
+            who = (self.controller_info, self.storage_manager_id)
+            there = await _in_thread(lambda: partition_fields.kinds_in_partition(*who, partition))
             known = {name: known[name] if known[name] is not None else there.get(name) for name in kinds}
         for name, kind in kinds.items():
             if known[name] is not None and known[name] != kind:

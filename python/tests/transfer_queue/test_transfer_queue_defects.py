@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
@@ -276,15 +277,15 @@ def test_a_field_whose_partition_was_emptied_takes_another_dtype() -> None:
     manager = object.__new__(TensorleaseStorageManager)
     manager.controller_info, manager.storage_manager_id = None, "manager"
     metadata = SimpleNamespace(partition_ids=["p"], field_schema={})
-    manager._refuse_second_kind({"x": torch.ones(2)}, metadata)
+    asyncio.run(manager._refuse_second_kind({"x": torch.ones(2)}, metadata))
     asked = mock.Mock(return_value={"x": None})
     with mock.patch.object(partition_fields, "kinds_in_partition", asked):
-        manager._refuse_second_kind({"x": torch.ones(2)}, metadata)
+        asyncio.run(manager._refuse_second_kind({"x": torch.ones(2)}, metadata))
         asked.assert_not_called()
-        manager._refuse_second_kind({"x": torch.ones(2).int()}, metadata)
+        asyncio.run(manager._refuse_second_kind({"x": torch.ones(2).int()}, metadata))
         asked.assert_called_once()
     with (
         mock.patch.object(partition_fields, "kinds_in_partition", return_value={"x": torch.int32}),
         pytest.raises(tl.ConfigError, match="another name"),
     ):
-        manager._refuse_second_kind({"x": torch.ones(2)}, metadata)
+        asyncio.run(manager._refuse_second_kind({"x": torch.ones(2)}, metadata))
