@@ -277,8 +277,8 @@ def test_a_wrong_dtype_is_told_what_is_there(store: tl.Store) -> None:
         tl.SizeMismatch,
         lambda: store.get(["some key"], [(6,)], [F32]),
         "some key",
-        "int64 (3)",
-        "float32 (6)",
+        "stored as int64 (3,)",
+        "you asked for float32 (6,)",
         "24 bytes",
     )
 

@@ -262,7 +262,7 @@ def read_busy(store: tl.Store) -> str:
 
 def test_clear_without_a_namespace_is_refused_and_removes_nothing(plain: tl.Store) -> None:
     plain.put(["stays"], [filled((3,))])
-    with pytest.raises(tl.Error, match="namespace"):
+    with pytest.raises(tl.ConfigError, match="open the store with a namespace"):
         plain.clear()
     assert plain.contains(["stays"]) == [True]
 

@@ -211,8 +211,9 @@ impl Core {
         Err(self.exhausted(message, 0))
     }
 
-    /// A call about very many keys that has no memory for its own books fails before it begins.
-    pub(crate) fn check_room(&self, keys: usize) -> Result<(), Exhausted> {
+    /// Before a call begins: the quarantine is within its bound, and there is memory for the books of so many keys.
+    pub(crate) fn check_means(&self, keys: usize) -> Result<(), Exhausted> {
+        self.check_quarantine()?;
         let bytes = keys.saturating_mul(BOOK_BYTES_PER_KEY);
         if bytes < BOOK_BYTES_CHECKED || has_room(bytes) {
             return Ok(());

@@ -37,8 +37,7 @@ pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>
     let _entered = core.enter()?;
     let wait = patience.bounded(core.options.call_timeout);
     check::arguments(&request)?;
-    core.check_quarantine()?;
-    core.check_room(request.items.len())?;
+    core.check_means(request.items.len())?;
     if !describe::needed(&request) {
         return as_asked(core, request, &wait);
     }

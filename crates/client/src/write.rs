@@ -63,8 +63,7 @@ pub(crate) fn put(
 ) -> Result<(), WriteError> {
     let _entered = core.enter()?;
     let wait = patience.bounded(core.options.call_timeout);
-    core.check_quarantine()?;
-    core.check_room(items.len())?;
+    core.check_means(items.len())?;
     // Only who names a time waits for room; everybody else learns at once that there is none.
     let for_room = core.capabilities.others_make_room && patience.deadline.is_some();
     let mut objects = checked(core, items)?;

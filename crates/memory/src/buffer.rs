@@ -92,11 +92,11 @@ impl Buffer {
 
     /// Buffers of the given cuts of the first `len` bytes of `memory`; of a mapping each keeps its part alone. By taking the memory it knows that no safe target
     /// of it is left; by refusing overlaps it makes each buffer exclusive.
-    pub(crate) fn cut(memory: Memory, len: usize, cuts: Vec<Range<usize>>) -> Vec<Self> {
-        check_cuts(len, &cuts);
-        match (memory, cuts.as_slice()) {
+    pub(crate) fn cut(memory: Memory, len: usize, cuts: &[Range<usize>]) -> Vec<Self> {
+        check_cuts(len, cuts);
+        match (memory, cuts) {
             (memory, [cut]) => vec![Self::piece(memory.base(), cut, Owner::Alone(memory))],
-            (Memory::Fresh(mapping), [_, ..]) => Self::cut_apart(mapping, &cuts),
+            (Memory::Fresh(mapping), [_, ..]) => Self::cut_apart(mapping, cuts),
             (memory, cuts) => {
                 let (base, shared) = (memory.base(), Arc::new(memory));
                 cuts.iter()

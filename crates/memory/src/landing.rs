@@ -88,7 +88,7 @@ pub fn into_buffers(landings: Vec<(Landing, Vec<Range<usize>>)>) -> Vec<Vec<Buff
         .map(|(landing, cuts)| {
             let len = landing.len();
             match landing.into_memory() {
-                Some(memory) => Buffer::cut(memory, len, cuts),
+                Some(memory) => Buffer::cut(memory, len, &cuts),
                 None => {
                     assert!(
                         cuts.is_empty(),

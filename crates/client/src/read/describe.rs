@@ -215,10 +215,10 @@ pub(super) fn mismatch(there: &str, asked: &str) -> String {
     format!("stored as {there}, you asked for {asked}")
 }
 
-/// `float32 (3, 4)`, or `a value that is no tensor, of 12 bytes`.
+/// `float32 (3, 4) of 48 bytes`, or `a value that is no tensor, of 12 bytes`.
 pub(super) fn words(kind: &ObjectKind, bytes: u64) -> String {
     match kind {
-        ObjectKind::Tensor(spec) => spec.words(),
+        ObjectKind::Tensor(spec) => format!("{} of {bytes} bytes", spec.words()),
         ObjectKind::Packed => format!("a value that is no tensor, of {bytes} bytes"),
     }
 }

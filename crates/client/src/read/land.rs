@@ -9,13 +9,15 @@ use tensorlease_arena::{
 };
 use tensorlease_engine::Staging;
 use tensorlease_memory::{
-    HeapBytes, InFlight, Landing, Mapping, MappingKind, Unregistered, lay_out, limits::page_bytes,
+    HeapBytes, InFlight, Landing, Mapping, MappingKind, Unregistered, has_room, lay_out, limits::page_bytes,
 };
 
 /// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
 const LEASED_BYTES_MIN: u64 = 16 << 10;
 /// Smaller values that find no recycled memory come from the heap, which is cheaper than a mapping that several share.
 const MAPPED_BYTES_MIN: u64 = 16 << 10;
+/// Of so many bytes of small values together it is looked whether the heap has them, before the allocation of anything else fails for them.
+const MANY_BYTES: usize = 4 << 20;
 /// Less than this is registered in one piece for one transfer (requirement A8).
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Largest item of any dtype.
@@ -201,6 +203,13 @@ impl Job<'_> {
             let unit = &self.units[*unit as usize];
             unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN && self.how_copied(unit.len).is_some()
         });
+        let small_bytes = small
+            .iter()
+            .map(|unit| super::ground::index(self.units[*unit as usize].len))
+            .sum();
+        if MANY_BYTES <= small_bytes && !has_room(small_bytes) {
+            return Err(self.core.no_memory(small_bytes as u64, &"the heap has not so much"));
+        }
         for unit in small {
             let len = super::ground::index(self.units[unit as usize].len);
             let how = if self.core.registers() {

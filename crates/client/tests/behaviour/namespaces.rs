@@ -4,6 +4,7 @@ use crate::support::{MIB, Rig, budget, free_engine, pattern, tensor_item};
 use std::sync::Arc;
 use tensorlease::{
     CallError, Delivery, OpenError, Options, Patience, PutItem, QueryError, ReadError, RemoveError, Store,
+    engine::{Engine, Fault, FaultKind},
 };
 
 fn named(namespace: &str) -> Options {
@@ -159,4 +160,41 @@ fn a_url_opens_the_engine_with_its_faults() {
         .put(vec![PutItem::packed("p", vec![1])], Patience::default())
         .unwrap();
     assert!(1.0 <= store.stats().get("retries"));
+}
+
+/// An engine that others use too, and that does not let everything of everybody go.
+struct Guarded {
+    inner: Arc<dyn Engine>,
+}
+
+impl Engine for Guarded {
+    tensorlease_engine::forward!(
+        capabilities,
+        register,
+        unregister,
+        read_batch,
+        write_batch,
+        remove_batch,
+        contains_batch,
+        describe_batch,
+        asides,
+        close
+    );
+
+    fn remove_prefix(&self, _prefix: &str) -> Result<u64, Fault> {
+        Err(Fault::new(FaultKind::Refused, 0, "open the store with a namespace"))
+    }
+}
+
+#[test]
+fn a_clear_that_an_engine_refuses_is_a_mistake_in_the_call() {
+    let store = Store::with_engine(Arc::new(Guarded { inner: free_engine() }), &named("")).unwrap();
+    let error = store.clear(Patience::default()).unwrap_err();
+    let RemoveError::Call(CallError::Invalid { message }) = error else {
+        panic!("{error:?}")
+    };
+    assert!(
+        message.contains("open the store with a namespace") && !message.contains("key"),
+        "{message}"
+    );
 }
