@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from conftest import packets, rdma_url
 from host_rig import WITHOUT_TORCH, Served, eventually, place, served
+from tensorlease._core._tests import conformance_checks, run_conformance_check
 from test_conformance import FULL_BYTES, OF_A_FULL_STORE
 from test_registrations import ARRAYS, HOT_PATHS, ROUNDS, get_tensors, put_tensors
-from tensorlease._core._tests import conformance_checks, run_conformance_check
 from watched_store import WatchedStore, totals
 
 import tensorlease as tl
