@@ -210,14 +210,6 @@ fn every_reply_comes_back() {
             reservations: vec![block, Reservation::Full { free: 3 }],
         },
         Answer::Extent { reservation: block },
-        Answer::NoExtent {
-            why: "no locked memory",
-            registration: true,
-        },
-        Answer::NoExtent {
-            why: "",
-            registration: false,
-        },
         Answer::Flags {
             flags: vec![true, false],
         },
@@ -257,6 +249,14 @@ fn what_an_engine_behind_the_daemon_says_comes_back() {
                 failed(FaultKind::MayStillWrite, i32::MIN, ""),
                 known(Some(b"tag")),
             ],
+        },
+        Answer::NoExtent {
+            why: "no locked memory",
+            registration: true,
+        },
+        Answer::NoExtent {
+            why: "",
+            registration: false,
         },
     ] {
         and_back(&Reply {

@@ -188,7 +188,8 @@ fn an_open_waits_for_its_first_memory_no_longer_than_a_call_may() {
         let engine = from_spec(spec, free_engine()).unwrap();
         let options = Options {
             call_timeout: TIMEOUT,
-            prewarm_bytes: 128 * MIB,
+            // The second slab is the bounce reserve.
+            prewarm_bytes: 192 * MIB,
             ..budget(192 * MIB)
         };
         let started = Instant::now();

@@ -19,6 +19,9 @@ type Wanted = (u64, u64);
 /// A session waits for a slab as long as the engine takes to register it. Its client does not wait longer than it wants to.
 const SLICE: Duration = Duration::from_secs(1);
 
+/// A longer reason is cut.
+const REASON_CHARACTERS_MAX: usize = 1000;
+
 /// One budget for all that clients hold and store.
 pub(super) struct ArenaMemory {
     pool: Pool,
@@ -156,7 +159,7 @@ impl ArenaMemory {
         let refusal = |Ungrown { cause, .. }| {
             let cause = cause?;
             Some(Refusal {
-                why: self.keeper.words(&cause),
+                why: self.keeper.words(&cause).chars().take(REASON_CHARACTERS_MAX).collect(),
                 registration: matches!(*cause, GrowError::Register { .. }),
             })
         };

@@ -294,11 +294,7 @@ impl<'a> Answer<'a> {
                 out.push(EXTENT);
                 put_reservation(out, reservation);
             }
-            Self::NoExtent { why, registration } => {
-                out.push(NO_EXTENT);
-                out.push(u8::from(*registration));
-                put_short(out, why.as_bytes());
-            }
+            Self::NoExtent { why, registration } => put_no_extent(out, why, *registration),
             Self::Flags { flags } => {
                 out.push(FLAGS);
                 put_list(out, flags, |out, flag| out.push(u8::from(*flag)));
@@ -331,10 +327,7 @@ impl<'a> Answer<'a> {
                 out.push(REPORT);
                 put_report(out, report);
             }
-            Self::Refused { why } => {
-                out.push(REFUSED);
-                put_short(out, why.as_bytes());
-            }
+            Self::Refused { why } => put_refused(out, why),
         }
     }
 
@@ -430,6 +423,17 @@ fn objects<'a, T, O>(
         last = Some(tag);
         Ok(Some(object(facts, tag)))
     })
+}
+
+fn put_refused(out: &mut Vec<u8>, why: &str) {
+    out.push(REFUSED);
+    put_short(out, why.as_bytes());
+}
+
+fn put_no_extent(out: &mut Vec<u8>, why: &str, registration: bool) {
+    out.push(NO_EXTENT);
+    out.push(u8::from(registration));
+    put_short(out, why.as_bytes());
 }
 
 fn put_reservation(out: &mut Vec<u8>, reservation: &Reservation) {
