@@ -180,6 +180,9 @@ fn what_lies_in_the_arena_is_read_into_directly_without_a_registration() {
     let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
     let values = rig.fill(&lens);
     read_into_the_arena(&rig.store, &values);
+    // Several blocks of one such slab: some begin in one registration and end in the next.
+    let values = rig.fill(&[700 * KIB; 12]);
+    read_into_the_arena(&rig.store, &values);
     assert_eq!(stat(&rig.store, "register_calls_per_read"), 0);
 }
 
