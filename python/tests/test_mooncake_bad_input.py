@@ -143,3 +143,19 @@ def test_any_key_that_the_store_takes_works_on_mooncake(store: tl.Store, key: st
 def test_an_empty_key_is_refused(store: tl.Store) -> None:
     with pytest.raises(tl.ConfigError, match="key"):
         store.put([""], [filled((4,))])
+
+
+def test_a_refused_registration_names_the_limit_of_locked_memory(
+    store: tl.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mooncake.store
+
+    class Refusing(mooncake.store.MooncakeDistributedStore):  # type: ignore[misc]
+        def register_buffer(self, *_arguments: int) -> int:
+            return -600
+
+    monkeypatch.setattr(mooncake.store, "MooncakeDistributedStore", Refusing)
+    url = f"{store.url.split('?')[0]}?pool=store&force=1&local_buffer=16MiB"
+    limit = r"locked memory is (limited to \d+ bytes: ulimit -l|not limited here); 0 bytes are registered"
+    with pytest.raises(tl.EngineUnavailable, match=limit):
+        tl.open(url, max_bytes="32MiB", prewarm="16MiB")

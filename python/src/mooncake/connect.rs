@@ -175,11 +175,21 @@ fn refused_set_up(code: i64, settings: &Settings, protocol: &str, hostname: &str
 }
 
 /// How much of it this process may have, in words.
-pub(super) fn locked_memory() -> String {
+fn locked_memory() -> String {
     match limits::memlock_bytes() {
         Some(limit) => format!("locked memory is limited to {limit} bytes: ulimit -l"),
         None => "locked memory is not limited here".to_owned(),
     }
+}
+
+/// Mooncake's -600 to a registration says nothing of why.
+pub(super) fn refused_registration(registered: u64) -> String {
+    let what_to_do = match limits::memlock_bytes() {
+        Some(_) => "raise that limit, or lower max_bytes",
+        None => "see what Mooncake wrote to stderr, or lower max_bytes",
+    };
+    let limit = locked_memory();
+    format!("Mooncake refused to register the memory ({limit}; {registered} bytes are registered): {what_to_do}")
 }
 
 fn set_variables(py: Python<'_>) -> PyResult<()> {

@@ -2,7 +2,7 @@
 use super::{
     calls::{Calls, Placement, RangeTransfer, Transfer, attached},
     codes::{self, Way, fault},
-    connect::{connect, locked_memory},
+    connect::{connect, refused_registration},
     loans::StorePool,
     own_segment::{Outcome, OwnSegment},
     settings::{Protocol, Settings},
@@ -372,11 +372,7 @@ impl Engine for Mooncake {
             code => Err(failed(Fault::new(
                 FaultKind::Refused,
                 i32::try_from(code).unwrap_or(i32::MIN),
-                format!(
-                    "Mooncake refused to register the memory ({}; {} bytes are registered): raise the limit on locked memory, or lower max_bytes",
-                    locked_memory(),
-                    self.registrations().bytes()
-                ),
+                refused_registration(self.registrations().bytes()),
             ))),
         }
     }
