@@ -311,7 +311,7 @@ table = (ctypes.c_void_p * 7).from_buffer_copy(ctypes.string_at(original, 7 * 8)
 table[4] = ctypes.cast(refuses, ctypes.c_void_p)
 torch.Tensor.__dlpack_c_exchange_api__ = api.PyCapsule_New(ctypes.addressof(table), NAME, None)
 import tensorlease as tl
-from tensorlease._core import import_what_torch_refuses
+from tensorlease._core._tests import import_what_torch_refuses
 store = tl.open("embedded://?capacity=32MiB", max_bytes="16MiB")
 kept = [store.empty((4096,), torch.uint8).fill_(index) for index in range(8)]
 for _ in range(50):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from host_rig import Served, place, served
+from tensorlease._core._tests import arrays_by_call
 
 import tensorlease as tl
-from tensorlease._core import arrays_by_call
 
 np = pytest.importorskip("numpy")
 VALUE = np.arange(50_000, dtype=np.float64).reshape(500, 100)
