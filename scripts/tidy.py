@@ -52,7 +52,9 @@ BANNED_WORDS = ["TO" + "DO", "FIX" + "ME", "X" + "XX", "dbg" + "!", "todo" + "!"
 # In these files, the column under such a heading holds names of tests.
 TABLES_OF_TESTS = ["docs/requirements.md", "docs/bad_input.md"]
 TEST_HEADING = re.compile(r"\btests?\b|shown by", re.IGNORECASE)
-REQUIREMENTS = [f"A{number}" for number in range(1, 21)] + [f"B{number}" for number in range(1, 20)]
+#: How many rows of each letter docs/requirements.md has.
+REQUIREMENT_ROWS = {"A": 20, "B": 19, "U": 21, "V": 19, "W": 2}
+REQUIREMENTS = [f"{letter}{number}" for letter, most in REQUIREMENT_ROWS.items() for number in range(1, most + 1)]
 INVARIANTS = 9
 
 
@@ -208,7 +210,7 @@ def check_requirements(tree: Tree) -> None:
         return
     rows = {}
     for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
-        if match := re.match(r"\| ([AB]\d+) \| [^|]+ \|([^|]*)\|", line):
+        if match := re.match(r"\| ([ABUVW]\d+) \| [^|]+ \|([^|]*)\|", line):
             rows[match.group(1)] = number
             if "`" not in match.group(2):
                 tree.report(path, number, f"{match.group(1)} names no test")
