@@ -244,19 +244,21 @@ impl CoreStore {
     }
 
     /// A tensor in the arena, contents unspecified.
+    #[pyo3(signature = (shape, dtype, *, timeout))]
     fn empty<'py>(
         &self,
         py: Python<'py>,
         shape: &Bound<'py, PyAny>,
         dtype: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let waiting = Waiting::new(py, timeout, None)?;
         let about = || "the new tensor".to_owned();
         let resolved = DTypes::default().resolve(dtype, &about)?;
         let spec = Specs::default().of_dims(resolved.dtype, empty_dims(shape)?, || (py, about()))?;
         let buffer = if spec.bytes() == 0 {
             None
         } else {
-            let waiting = Waiting::new(py, None, None)?;
             Some(waiting.run(py, |patience| self.store.empty(spec.bytes(), patience))?)
         };
         Wrapper::new(py).dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)

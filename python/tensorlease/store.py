@@ -158,15 +158,16 @@ class Store:
             keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=None
         )
 
-    def empty(self, shape: Any, dtype: Any) -> Any:
+    def empty(self, shape: Any, dtype: Any, *, timeout: float | None = None) -> Any:
         """A tensor in the arena, contents unspecified: ``put`` of it needs no registration, and no copy but into the store.
 
         :param shape: a tuple, list, ``torch.Size`` or int
         :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
+        :param timeout: seconds to wait where the arena has to grow for it; None: ``call_timeout``
         :raises ArenaExhausted: the budget has no such block now; there is no other way to make one
-        :raises Timeout: the arena had to grow for it, and has not within ``call_timeout``
+        :raises Timeout: the arena has not grown in that time
         """
-        return self._core.empty(shape, dtype)
+        return self._core.empty(shape, dtype, timeout=timeout)
 
     # ---- reading ------------------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ fn meaning(code: i64, way: Way) -> (FaultKind, &'static str) {
         REPLICA_IS_GONE => (FaultKind::Transient, "the replica is gone"),
         TRANSFER_FAIL => (
             FaultKind::Transient,
-            "the transfer failed: the process that owns the segment has ended or hangs, or the link to it is down, or was within the last 30 s",
+            "the transfer failed: the process that owns the segment has ended or hangs, or the link to it is down, or was within the last 30 s; see whether both are up, and try again",
         ),
         CHECKSUM_MISMATCH => (
             FaultKind::Transient,
