@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-import sys
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
@@ -29,6 +28,7 @@ from tensorlease.codec_format import (
     inside_out,
 )
 from tensorlease.errors import ConfigError, Error
+from tensorlease.imported import imported
 
 #: Types that are packed without a look inside. Integers too large for msgpack are extension values that hold bytes.
 _FLAT = {str, int, float, bool, type(None), bytes}
@@ -38,7 +38,7 @@ _OPTIONS: dict[str, Any] = {"strict_types": True, "unicode_errors": "surrogatepa
 
 def _view_class() -> Any:
     """The class of arrays that lie in the host's store, where there has been one."""
-    views = sys.modules.get("tensorlease.numpy_views")
+    views = imported("tensorlease.numpy_views")
     return views.View if views is not None else None
 
 
@@ -138,10 +138,10 @@ class Writer:
         if simple is not None:
             code, convert = simple
             return code, convert(value)
-        torch = sys.modules.get("torch")
+        torch = imported("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor(value)
-        numpy = sys.modules.get("numpy")
+        numpy = imported("numpy")
         if numpy is not None:
             plain = type(value) in (numpy.ndarray, numpy.memmap) or type(value) is _view_class()
             if plain and value.dtype == numpy.dtype(object):
@@ -167,7 +167,7 @@ class Writer:
         self._refuse(value)
 
     def _refuse(self, value: Any) -> NoReturn:
-        numpy = sys.modules.get("numpy")
+        numpy = imported("numpy")
         instead = ""
         if numpy is not None and isinstance(value, numpy.ndarray):
             instead = " (numpy.asarray(value) is plain; a masked array loses its mask by it)"

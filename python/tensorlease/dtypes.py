@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from tensorlease._core import dtype_names
 from tensorlease.errors import ConfigError, shown
+from tensorlease.imported import imported
 
 _NAMES = frozenset(dtype_names())
 
@@ -15,10 +15,10 @@ def resolve(dtype: Any, name: str) -> tuple[str, str]:
     """The name of `dtype` and whose it is ("torch", "numpy" or "any"); `name` says in errors what it is the dtype of."""
     if isinstance(dtype, str):
         return _known(dtype.removeprefix("torch.").removeprefix("numpy."), dtype, name), "any"
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         return _known(str(dtype).removeprefix("torch."), dtype, name), "torch"
-    numpy = sys.modules.get("numpy")
+    numpy = imported("numpy")
     if numpy is not None and (isinstance(dtype, numpy.dtype) or _is_scalar_type(numpy, dtype)):
         try:
             as_dtype = numpy.dtype(dtype)

@@ -319,3 +319,30 @@ with tl.open("embedded://?capacity=32MiB", max_bytes="16MiB") as store:
     else:
         raise AssertionError
 """)
+
+
+WHILE_TORCH_IS_IMPORTED = """
+import threading
+import numpy as np
+import tensorlease as tl
+store = tl.open("embedded://?capacity=16MiB", max_bytes="16MiB")
+value = {"x": np.arange(3), "y": np.float32(1)}
+failed = []
+def put():
+    try:
+        while importing.is_alive():
+            store.put(["a"], [value])
+    except Exception as error:
+        failed.append(error)
+importing = threading.Thread(target=__import__, args=["torch"])
+importing.start()
+put()
+importing.join()
+assert not failed, failed
+(stored,) = store.get(["a"])
+assert stored["x"].tolist() == [0, 1, 2] and stored["y"] == 1
+"""
+
+
+def test_values_are_stored_while_another_thread_imports_torch(run_python: RunPython) -> None:
+    run_python(WHILE_TORCH_IS_IMPORTED, torch=True)
