@@ -80,11 +80,9 @@ impl CoreStore {
             fork,
             call_timeout: seconds(py, call_timeout, "call_timeout")?,
         };
-        let opened = py.detach(|| open_store(url, &options));
-        logging::drain(py);
-        opened
-            .map(|(store, mooncake_client)| Self { store, mooncake_client })
-            .map_err(|error| error.into_python(py))
+        let waiting = Waiting::new(py, None, None)?;
+        let (store, mooncake_client) = waiting.run(py, |patience| open_store(url, &options, patience))?;
+        Ok(Self { store, mooncake_client })
     }
 
     /// Stores values; per key None for a tensor, `{"packed_size": n}` for another value.
@@ -468,12 +466,16 @@ fn route_of(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<Route> {
 }
 
 /// Engines that live in Python are made here, all others by the client. With Mooncake also its own client object.
-fn open_store(url: &str, options: &Options) -> Result<(Store, Option<Py<PyWeakrefReference>>), OpenError> {
+fn open_store(
+    url: &str,
+    options: &Options,
+    patience: Patience<'_>,
+) -> Result<(Store, Option<Py<PyWeakrefReference>>), OpenError> {
     if !mooncake::is_named_by(url) {
-        return Store::open(url, options).map(|store| (store, None));
+        return Store::open_within(url, options, patience).map(|store| (store, None));
     }
     let (engine, client) = mooncake::open_with_client(url, options)?;
-    let opened = Store::with_engine_at(url, Arc::clone(&engine), options);
+    let opened = Store::with_engine_at(url, Arc::clone(&engine), options, patience);
     opened
         .map(|store| (store, client))
         .inspect_err(|_| mooncake::close_quietly(&*engine))

@@ -36,17 +36,28 @@ class AsyncCalls:
     async def run(self, call: Callable[[Interrupt], _Result]) -> _Result:
         """Awaits `call`, which ends early when its interrupt is set."""
         interrupt = Interrupt()
-        future = self._submit(call, interrupt)
+        # Not the future's own result: a cancelled task's traceback refers to the future, and would keep tensors until the cycle collector runs.
+        outcome: list[_Result] = []
+
+        def deliver(interrupt: Interrupt) -> None:
+            outcome.append(call(interrupt))
+            if interrupt.is_set():
+                outcome.clear()
+
+        future = self._submit(deliver, interrupt)
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task else 0
         try:
-            return await asyncio.wrap_future(future)
+            await asyncio.wrap_future(future)
+            return outcome.pop()
         except (asyncio.CancelledError, Interrupted) as error:
             interrupt.set()
             # A task that is cancelled stays so, whatever else has ended the call.
             if self._stopped and (task is None or task.cancelling() <= cancelled_before):
                 raise Closed("the store was closed while this call was waiting or running; open a new one") from error
             raise
+        finally:
+            outcome.clear()
 
     def stop(self) -> None:
         """Ends waiting and running calls as `Closed`; new ones are refused."""
@@ -63,7 +74,7 @@ class AsyncCalls:
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def _submit(self, call: Callable[[Interrupt], _Result], interrupt: Interrupt) -> Future[_Result]:
+    def _submit(self, call: Callable[[Interrupt], None], interrupt: Interrupt) -> Future[None]:
         if os.getpid() != self._process:
             raise Closed("this store was opened before this process was forked; open a new one in the child")
         with self._lock:

@@ -23,7 +23,7 @@ LOOK_KEYS = 4096
 #: A look that has no answer by then is given up, and the next one asks again.
 LOOK_SECONDS = 10.0
 #: The first look of a task gets so long whatever its timeout is: with 0 it looks once.
-LOOK_MIN = 1.0
+LOOK_MIN = 0.4
 
 
 class _Waiter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -117,3 +118,22 @@ def test_an_interrupt_ends_the_wait_for_a_registration() -> None:
         with pytest.raises(KeyboardInterrupt):
             store.get(["large"])
         assert time.monotonic() - started < 4
+
+
+def test_an_interrupt_ends_an_open_that_waits_for_its_first_memory() -> None:
+    started = time.monotonic()
+    threading.Timer(TIMEOUT, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        tl.open("embedded://?capacity=64MiB&faults=hang:5s", max_bytes="64MiB")
+    assert time.monotonic() - started < 4
+
+
+def test_a_wait_for_keys_of_a_stopped_daemon_ends_in_time(daemon: Served) -> None:
+    with tl.open(daemon.url, max_bytes="64MiB") as store:
+        stop_process(daemon.process)
+        try:
+            for timeout in (0, TIMEOUT):
+                assert ended(lambda timeout=timeout: store.wait(["never"], timeout=timeout)) < timeout + SLACK
+                assert ended(lambda timeout=timeout: asyncio.run(store.await_keys(["never"], timeout))) < timeout + SLACK
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)

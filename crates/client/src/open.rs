@@ -108,7 +108,12 @@ fn embedded_options(url: &mut StoreUrl) -> Result<EmbeddedOptions, OpenError> {
 }
 
 /// Pools, first slab, costs: a store that can read and write.
-pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Arc<Core>, OpenError> {
+pub(crate) fn core(
+    engine: Arc<dyn Engine>,
+    options: &Options,
+    url: &str,
+    patience: Patience<'_>,
+) -> Result<Arc<Core>, OpenError> {
     options.check()?;
     let mut budget = budget(options, engine.capabilities())?;
     let lent = engine.slabs();
@@ -144,7 +149,7 @@ pub(crate) fn core(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Res
         options.namespace.push('/');
     }
     let core = Arc::new(Core::new(engine, options, url.to_owned(), arena, copies));
-    let wait = Patience::default().bounded(core.options.call_timeout);
+    let wait = patience.bounded(core.options.call_timeout);
     first_slabs(&core, &wait)?;
     core.measure_costs(&wait);
     announce(&core);

@@ -29,7 +29,7 @@ const CLOSE_ENGINE_MIN: Duration = Duration::from_millis(500);
 /// A close looks for an interrupt this often.
 const CLOSE_ENGINE_SLICE: Duration = Duration::from_millis(20);
 /// The first look of a `wait` gets at least this long: a timeout of 0 looks once.
-const LOOK_MIN: Duration = Duration::from_secs(1);
+const LOOK_MIN: Duration = Duration::from_millis(400);
 /// First pause of `wait` between two looks; doubles up to the longest.
 const WAIT_PAUSE_FIRST: Duration = Duration::from_micros(500);
 const WAIT_PAUSE_LONGEST: Duration = Duration::from_millis(20);
@@ -66,8 +66,16 @@ impl Store {
     /// [`OpenError::Config`] names the option and what is allowed; [`OpenError::Unavailable`] when the engine or the first
     /// slab can't be had (memlock too low, io_uring refused), with the fix.
     pub fn open(url: &str, options: &Options) -> Result<Self, OpenError> {
+        Self::open_within(url, options, Patience::default())
+    }
+
+    /// The same, which waits for the store's first memory no longer than `patience`.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_within(url: &str, options: &Options, patience: Patience<'_>) -> Result<Self, OpenError> {
         options.check()?;
-        Self::start(open::engine(url)?, options, url)
+        Self::start(open::engine(url)?, options, url, patience)
     }
 
     /// Opens a store over an engine of the caller's, which the store closes.
@@ -76,19 +84,24 @@ impl Store {
     /// As [`Store::open`].
     pub fn with_engine(engine: Arc<dyn Engine>, options: &Options) -> Result<Self, OpenError> {
         let url = format!("{}://", engine.capabilities().name);
-        Self::start(engine, options, &url)
+        Self::start(engine, options, &url, Patience::default())
     }
 
     /// The same for an engine that was made from a URL, which [`Store::url`] then returns.
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub fn with_engine_at(url: &str, engine: Arc<dyn Engine>, options: &Options) -> Result<Self, OpenError> {
-        Self::start(engine, options, url)
+    pub fn with_engine_at(
+        url: &str,
+        engine: Arc<dyn Engine>,
+        options: &Options,
+        patience: Patience<'_>,
+    ) -> Result<Self, OpenError> {
+        Self::start(engine, options, url, patience)
     }
 
-    fn start(engine: Arc<dyn Engine>, options: &Options, url: &str) -> Result<Self, OpenError> {
-        let core = open::core(engine, options, url)?;
+    fn start(engine: Arc<dyn Engine>, options: &Options, url: &str, patience: Patience<'_>) -> Result<Self, OpenError> {
+        let core = open::core(engine, options, url, patience)?;
         if core.returns_idle_slabs() {
             let weak = Arc::downgrade(&core);
             core.readers.when_idle(Box::new(move || {
