@@ -188,7 +188,12 @@ def test_when_the_owner_of_a_segment_is_killed_reads_fail_then_its_keys_are_gone
         value = filled(ROW)
         store.put(["lost"], [value])
         owner.kill()
-        with counted(store) as gained, pytest.raises(tl.TransferError, match="process that owns the segment has ended.* or the link to it is down.*try again") as caught:
+        with (
+            counted(store) as gained,
+            pytest.raises(
+                tl.TransferError, match="process that owns the segment has ended.* or the link to it is down.*try again"
+            ) as caught,
+        ):
             store.get(["lost"], [ROW], torch.float32, timeout=20)
         assert [(failure.key, failure.code) for failure in caught.value.failures] == [("lost", -800)]
         assert gained["retries"] == 3
