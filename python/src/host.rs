@@ -169,13 +169,15 @@ pub(crate) fn host_silent_seconds() -> f64 {
     WELCOME_MAX.as_secs_f64()
 }
 
-/// Who holds what: the daemon's numbers, and under "clients" a list with one dict each.
+/// Who holds what: the daemon's numbers, and under "clients" a list with one dict each, but for the connection that asks.
 #[pyfunction]
 pub(crate) fn host_report<'py>(py: Python<'py>, socket: PathBuf) -> PyResult<Bound<'py, PyDict>> {
     let place = place(py, Some(socket))?;
     let asked = py.detach(|| {
         let engine = HostEngine::connect(&place).map_err(|error: ConnectError| chained(&error))?;
-        engine.report().map_err(|fault| fault.message.into_owned())
+        let mut report = engine.report().map_err(|fault| fault.message.into_owned())?;
+        report.clients.retain(|row| row.session != engine.session());
+        Ok(report)
     });
     let report = asked.map_err(|message| unavailable(message).into_python(py))?;
     let numbers = PyDict::new(py);

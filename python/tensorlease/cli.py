@@ -18,6 +18,7 @@ from tensorlease.standard_streams import fill_standard_streams
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_WHICH_DAEMON = "where it listens (default: the PATH of host:///PATH in TENSORLEASE_URL, else this user's place)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,7 +113,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument(
         "--max-bytes", type=size, metavar="SIZE", help="bound of all its memory (default: half of what is left here)"
     )
-    serve.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    serve.add_argument(
+        "--socket",
+        metavar="PATH",
+        help="where it listens (default: this user's place for host://, whatever TENSORLEASE_URL says)",
+    )
     serve.add_argument(
         "--engine",
         default="embedded://",
@@ -124,16 +129,20 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add_stats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    stats = commands.add_parser("stats", help="what the clients of this host's daemon hold and do")
-    stats.add_argument("--host", action="store_true", required=True, help="of the host's daemon")
-    stats.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    stats = commands.add_parser(
+        "stats",
+        help="what the clients of this host's daemon hold and do",
+        description="What the clients of this host's daemon hold and do. A process's own counters are store.stats() there.",
+    )
+    stats.add_argument("--host", action="store_true", help="of the host's daemon; must be said")
+    stats.add_argument("--socket", metavar="PATH", help=_WHICH_DAEMON)
     stats.add_argument("--json", action="store_true", help="print one JSON object")
     stats.set_defaults(run=_run_stats)
 
 
 def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     stop = commands.add_parser("stop", help="end this host's daemon, after saying what is lost with it")
-    stop.add_argument("--socket", metavar="PATH", help="where it listens (default: this user's place for host://)")
+    stop.add_argument("--socket", metavar="PATH", help=_WHICH_DAEMON)
     stop.add_argument("--yes", action="store_true", help="ask nothing")
     stop.set_defaults(run=_run_stop)
 
@@ -177,16 +186,29 @@ def _run_serve(options: argparse.Namespace) -> int:
 
 def _run_stats(options: argparse.Namespace) -> int:
     from tensorlease import host
+    from tensorlease.host_asked import asked_place
 
-    report = host.report(options.socket)
+    if not options.host:
+        raise tl.ConfigError(
+            "say `tensorlease stats --host` for this host's daemon; the counters of one process are store.stats() in that process"
+        )
+    place = asked_place(options.socket, "tensorlease stats --host")
+    try:
+        report = host.report(place)
+    except tl.EngineUnavailable as error:
+        if host.is_absent(place):
+            raise tl.EngineUnavailable(f"nothing to show: no daemon runs at {place}") from error
+        raise
     print(json.dumps(report, indent=2) if options.json else host.report_text(report))
     return 0
 
 
 def _run_stop(options: argparse.Namespace) -> int:
+    from tensorlease.host_asked import asked_place
     from tensorlease.host_end import stop
 
-    return 0 if stop(options.socket, asks=not options.yes) else EXIT_FAILED
+    place = asked_place(options.socket, "tensorlease stop")
+    return 0 if stop(place, asks=not options.yes) else EXIT_FAILED
 
 
 def _require_torch(command: str) -> None:

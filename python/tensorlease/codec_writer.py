@@ -27,7 +27,7 @@ from tensorlease.codec_format import (
     TUPLE,
     inside_out,
 )
-from tensorlease.errors import ConfigError, Error
+from tensorlease.errors import ConfigError, Error, with_article
 from tensorlease.imported import imported
 
 #: Types that are packed without a look inside. Integers too large for msgpack are extension values that hold bytes.
@@ -163,7 +163,7 @@ class Writer:
                 raise
             # Whatever an object's __reduce__ raises.
             except Exception as error:
-                raise ConfigError(f"{self._name} holds a {_type_name(value)} that can't be pickled: {error}") from error
+                raise ConfigError(f"{self._name} holds {_type_name(value)} that can't be pickled: {error}") from error
         self._refuse(value)
 
     def _refuse(self, value: Any) -> NoReturn:
@@ -172,7 +172,7 @@ class Writer:
         if numpy is not None and isinstance(value, numpy.ndarray):
             instead = " (numpy.asarray(value) is plain; a masked array loses its mask by it)"
         raise ConfigError(
-            f"{self._name} holds a {_type_name(value)}, which is stored only with allow_pickle=True (reading it back then runs code "
+            f"{self._name} holds {_type_name(value)}, which is stored only with allow_pickle=True (reading it back then runs code "
             f"from whoever wrote it); without it: str, bytes, numbers, None, list, tuple, dict, set, numpy arrays and torch tensors{instead}"
         )
 
@@ -223,4 +223,6 @@ _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
 
 def _type_name(value: Any) -> str:
     kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return with_article(
+        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    )

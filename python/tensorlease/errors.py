@@ -108,11 +108,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
+def with_article(name: str) -> str:
+    """`an object`, `a dict`: the name of a type as it is spoken."""
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+
+
 def shown(value: object) -> str:
     """An argument as messages show it: cut where it is long, and only its type where it can't be shown."""
     try:
         text = repr(value)
     # Whatever the object's own code raises; an int of too many digits, too.
     except Exception:
-        return f"a {type(value).__name__}"
+        return with_article(type(value).__name__)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tensorlease._core import (
     host_silent_seconds,
     host_socket,
 )
+from tensorlease.bench.sizes import format_bytes
 from tensorlease.daemon_log import DaemonLog
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.processes import end_process
@@ -151,7 +153,7 @@ def _start(socket: str, until: float) -> None:
         except OSError as error:
             raise EngineUnavailable(
                 f"the host's daemon can't be started with sys.executable, {sys.executable!r} ({error.strerror}); "
-                f"start it yourself: tensorlease serve --socket {socket}"
+                f"start it yourself: tensorlease serve --socket {shlex.quote(socket)}"
             ) from error
     _started.append((socket, process))
     try:
@@ -264,39 +266,55 @@ def _told_to_end() -> Iterator[list[int]]:
 
 
 def report(socket: str | None) -> dict[str, Any]:
-    """Who holds what of a host's arena: numbers of the daemon, and under ``clients`` a dict for each.
+    """Who holds what of a host's arena: numbers of the daemon, and under ``clients`` a dict for each connection but the
+    one that asks.
 
     :raises EngineUnavailable: no daemon listens there
     """
     return host_report(host_socket(socket))
 
 
+def is_own_store(report: dict[str, Any]) -> bool:
+    """Does the daemon of a report hold the objects itself?"""
+    return bool(report["engine"] == OWN_STORE.partition(":")[0])
+
+
+def is_absent(place: str) -> bool:
+    """Does no daemon run there? One whose socket was removed does."""
+    return host_holder(place) is None and not host_listens(place)
+
+
 def report_text(report: dict[str, Any]) -> str:
     """A report as people read it."""
-    if report["engine"] == "embedded":
-        objects = f"{report['objects']} objects of {_mib(report['object_bytes'])}"
+    if is_own_store(report):
+        objects = f"{counted(report['objects'], 'object')} of {format_bytes(report['object_bytes'])}"
     else:
-        objects = f"objects in {report['engine']}, which knows this memory by {report['register_calls']} registrations"
+        objects = f"objects in {report['engine']}, which knows this memory by {counted(report['register_calls'], 'registration')}"
     lines = [
         f"daemon {report['pid']}, for {report['age_seconds']:.0f} s: "
-        f"{_mib(report['held_bytes'])} of {_mib(report['capacity_bytes'])} held, {objects}",
+        f"{format_bytes(report['held_bytes'])} of {format_bytes(report['capacity_bytes'])} held, {objects}",
         f"{'process':>9} {'since':>8} {'arena':>12} {'pinned':>12} {'in flight':>12} {'quarantined':>12} {'read':>14} {'written':>14}  state",
     ]
     if report["quarantined_bytes"]:
-        quarantined, late = _mib(report["quarantined_bytes"]), _mib(report["late_bytes"])
+        quarantined, late = format_bytes(report["quarantined_bytes"]), format_bytes(report["late_bytes"])
         lines.insert(1, f"quarantined: {quarantined} of clients that are gone, {late} of it until the daemon ends")
     for client in report["clients"]:
         age = max(client["age_seconds"], 0.001)
         lines.append(
-            f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {_mib(client['arena_bytes']):>12} "
-            f"{_mib(client['pinned_bytes']):>12} {_mib(client['in_flight_bytes']):>12} {_mib(client['late_bytes']):>12} "
-            f"{_mib(client['read_bytes'] / age) + '/s':>14} {_mib(client['written_bytes'] / age) + '/s':>14}  "
+            f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {format_bytes(client['arena_bytes']):>12} "
+            f"{format_bytes(client['pinned_bytes']):>12} {format_bytes(client['in_flight_bytes']):>12} {format_bytes(client['late_bytes']):>12} "
+            f"{format_bytes(client['read_bytes'] / age) + '/s':>14} {format_bytes(client['written_bytes'] / age) + '/s':>14}  "
             + ("cut off, waits for the end of its process" if client["cut_off"] else "connected")
         )
     if report["namespaces"]:
         lines.append(f"{'objects':>9} {'bytes':>21}  namespace")
-        lines += [f"{objects:>9} {_mib(count):>21}  {name}" for name, objects, count in namespace_rows(report)]
+        lines += [f"{objects:>9} {format_bytes(count):>21}  {name}" for name, objects, count in namespace_rows(report)]
     return "\n".join(lines)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 object`, `2 objects`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def namespace_rows(report: dict[str, Any]) -> list[tuple[str, int, int]]:
@@ -307,7 +325,3 @@ def namespace_rows(report: dict[str, Any]) -> list[tuple[str, int, int]]:
     if others > 0:
         rows.append(("(others)", others, max(report["object_bytes"] - sum(count for _, _, count in rows), 0)))
     return rows
-
-
-def _mib(count: float) -> str:
-    return f"{count / (1 << 20):.1f} MiB"

@@ -9,34 +9,34 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorlease._core import host_holder, host_listens, host_socket
+from tensorlease._core import host_holder
+from tensorlease.bench.sizes import format_bytes
 from tensorlease.errors import ConfigError, EngineUnavailable
-from tensorlease.host import OWN_STORE, namespace_rows, report
+from tensorlease.host import counted, is_absent, is_own_store, namespace_rows, report
 from tensorlease.processes import holds_open, is_stopped
 
 #: A daemon ends within two seconds, and within twelve where an engine behind it does not close.
 END_SECONDS = 20.0
 
 
-def stop(socket: str | None, *, asks: bool) -> bool:
+def stop(place: str, *, asks: bool) -> bool:
     """Ends the daemon at a socket, and says so. False: the user did not want it after all.
 
-    :param socket: where it listens; None: this user's place
-    :param asks: ask on the terminal first
+    :param place: where it listens
+    :param asks: ask on the terminal first, where something is lost or may be
     :raises ConfigError: it is to ask, and there is no terminal
     :raises EngineUnavailable: the daemon can't be told from other processes, or does not end
     """
-    place = host_socket(socket)
     found = _found(place)
     if found is None:
         print(f"no daemon runs at {place}")
         return True
-    process, held = found
+    process, held, loses = found
     with _Watched(process, place) as watched:
         print(held)
         if is_stopped(process):
             print("It is stopped (SIGSTOP), and goes on so that it can end.")
-        if asks and not _agreed():
+        if asks and loses and not _agreed():
             print("It goes on.")
             return False
         watched.end()
@@ -44,43 +44,45 @@ def stop(socket: str | None, *, asks: bool) -> bool:
     return True
 
 
-def _found(place: str) -> tuple[int, str] | None:
-    """The process of the daemon, and what is lost with it, in words. None: there is none."""
+def _found(place: str) -> tuple[int, str, bool] | None:
+    """The process of the daemon, what is lost with it in words, and whether anything may be. None: there is none."""
     try:
         told = report(place)
     except EngineUnavailable as error:
-        process = host_holder(place)
-        if process is None:
-            # Another user's lock can't be looked at.
-            if host_listens(place):
-                raise
+        if is_absent(place):
             return None
+        process = host_holder(place)
+        # Another user's lock can't be looked at.
+        if process is None:
+            raise
         if process == 0:
             raise EngineUnavailable(
                 f"{error}. Its lock does not say which process it is (`fuser {place}.lock` may): end that with `kill`"
             ) from error
-        return process, f"The daemon at {place} is process {process}. What it holds can't be asked: {error}"
-    return told["pid"], _held(place, told)
+        return process, f"The daemon at {place} is process {process}. What it holds can't be asked: {error}", True
+    if not told["clients"] and not told["objects"] and is_own_store(told):
+        return told["pid"], f"The daemon at {place} (process {told['pid']}) has no object and no client.", False
+    return told["pid"], _held(place, told), True
 
 
 def _held(place: str, told: dict[str, Any]) -> str:
     lines = [f"The daemon at {place} (process {told['pid']}) is to end. Lost with it:"]
-    if told["engine"] == OWN_STORE.partition(":")[0]:
-        lines.append(f"  {told['objects']} objects of {told['object_bytes']} bytes")
+    if is_own_store(told):
+        lines.append(f"  {counted(told['objects'], 'object')} of {format_bytes(told['object_bytes'])}")
         rows = namespace_rows(told)
         # One row without a name says nothing new.
         if any(row["namespace"] for row in told["namespaces"]):
-            lines += [f"    {objects} of {count} bytes in namespace {name}" for name, objects, count in rows]
+            lines += [f"    {objects} of {format_bytes(count)} in namespace {name}" for name, objects, count in rows]
     else:
         lines.append(
             f"  what lies in its own segment of {told['engine']}, and the calls on that which it runs for its clients"
         )
-    clients = [client for client in told["clients"] if client["pid"] != os.getpid()]
-    lines.append(f"  the connections of {len(clients)} clients; their calls fail, what they have leased stays readable")
-    for client in clients:
+    clients = counted(len(told["clients"]), "client")
+    lines.append(f"  the connections of {clients}; their calls fail, what they have leased stays readable")
+    for client in told["clients"]:
         lines.append(
-            f"    process {client['pid']}: {client['arena_bytes']} bytes of its arena, "
-            f"{client['pinned_objects']} objects pinned, {client['in_flight_bytes']} bytes in flight"
+            f"    process {client['pid']}: {format_bytes(client['arena_bytes'])} of its arena, "
+            f"{counted(client['pinned_objects'], 'object')} pinned, {format_bytes(client['in_flight_bytes'])} in flight"
         )
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorlease.errors import ConfigError, Error
+from tensorlease.errors import ConfigError, Error, with_article
 from tensorlease.store import Store
 
 if TYPE_CHECKING:
@@ -183,13 +183,15 @@ def register(
     except ImportError:
         raise ConfigError(f"metrics need prometheus_client, which is not installed: {INSTALL}") from None
     if not isinstance(store, Store):
-        raise ConfigError(f"register takes a store, not a {type(store).__name__}")
+        raise ConfigError(f"register takes a store, not {with_article(type(store).__name__)}")
     if registry is not None and not isinstance(registry, CollectorRegistry):
         raise ConfigError(
-            f"registry is a {type(registry).__name__}; give a CollectorRegistry of prometheus_client, or None"
+            f"registry is {with_article(type(registry).__name__)}; give a CollectorRegistry of prometheus_client, or None"
         )
     if labels is not None and not isinstance(labels, Mapping):
-        raise ConfigError(f'labels is a {type(labels).__name__}; give a dictionary, such as {{"role": "trainer"}}')
+        raise ConfigError(
+            f'labels is {with_article(type(labels).__name__)}; give a dictionary, such as {{"role": "trainer"}}'
+        )
     return _collector_of(REGISTRY if registry is None else registry).watch(store, _checked(labels or {}))
 
 
@@ -219,7 +221,7 @@ def _checked(labels: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(name, str) or not _LABEL.fullmatch(name):
             raise ConfigError(f"{name!r} is no label name; use letters, digits and _, not __ at the start")
         if not isinstance(value, str):
-            raise ConfigError(f"the label {name} is a {type(value).__name__}; give text")
+            raise ConfigError(f"the label {name} is {with_article(type(value).__name__)}; give text")
         try:
             value.encode()
         except UnicodeEncodeError:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from tensorlease import fork_warning, host
 from tensorlease._core import CoreStore, Interrupt, listed, log_records_dropped, parse_bytes, set_log_level
 from tensorlease.async_calls import AsyncCalls
-from tensorlease.errors import Closed, ConfigError, EngineUnavailable, shown
+from tensorlease.errors import Closed, ConfigError, EngineUnavailable, shown, with_article
 
 #: Environment variable with the URL of stores that name none.
 URL_VARIABLE = "TENSORLEASE_URL"
@@ -279,7 +279,7 @@ class Store:
     ) -> dict[str, Any]:
         if not isinstance(fields, Mapping):
             raise ConfigError(
-                f"get_batches takes a dict of field to (keys, shape, dtype), not a {type(fields).__name__}"
+                f"get_batches takes a dict of field to (keys, shape, dtype), not {with_article(type(fields).__name__)}"
             )
         wanted = [_field(name, field) for name, field in fields.items()]
         batches = self._core.get_batches(wanted, delivery=delivery, timeout=timeout, interrupt=interrupt)

@@ -97,7 +97,9 @@ def test_without_a_url_the_hosts_store_is_looked_at_and_absent_hardware_is_no_pr
     subjects = [finding["subject"] for finding in found.report["findings"]]
     assert subjects[:6] == ["kernel", "memory", "memlock", "io_uring", "huge pages", "ibverbs"]
     assert found.of("store")["state"] == "ok"
-    assert str(folder / "tensorlease" / "host.sock") in found.of("socket")["message"]
+    told = found.of("socket")["message"]
+    assert str(folder / "tensorlease" / "host.sock") in told
+    assert "none ran: it was started for this check" in told
 
 
 def test_a_daemon_that_does_not_run_at_a_path_is_the_first_line_and_the_fix_serves_there() -> None:
@@ -119,9 +121,12 @@ def test_a_daemon_that_does_not_run_at_a_path_is_the_first_line_and_the_fix_serv
         assert command == ["serve", "--socket", str(socket)]
         assert done.stdout.count("PROBLEM") == 1
         with served(socket):
+            with tl.open(url, max_bytes="8MiB") as store:
+                store.put(["a"], [1])
             found = doctor(url)
     healthy(found)
     assert found.of("socket")["state"] == "ok"
+    assert "ran already, with 1 object." in found.of("socket")["message"]
 
 
 def test_low_locked_memory_is_found_and_raising_it_helps() -> None:

@@ -289,7 +289,7 @@ def test_the_command_says_who_holds_what(daemon: Served, store: tl.Store) -> Non
     store.put(["a"], [np.zeros(MIB, dtype=np.uint8)])
     command = [sys.executable, "-m", "tensorlease", "stats", "--host", "--socket", daemon.socket]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    assert "1 objects of 1.0 MiB" in done.stdout
+    assert "1 object of 1 MiB" in done.stdout
     assert str(os.getpid()) in done.stdout
     assert host.report_text(daemon.report()).splitlines()[1].split()[0] == "process"
 

@@ -23,6 +23,7 @@ from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
 from tensorlease import host, host_end
+from tensorlease.bench.sizes import format_bytes
 from tensorlease.processes import stop_process
 
 SECONDS = 60
@@ -475,12 +476,13 @@ def test_stop_says_what_is_lost_and_ends_the_daemon(daemon: Served) -> None:
         refused = stop(daemon.socket)
         assert refused.returncode == 2
         assert "--yes" in refused.stderr
-        size = daemon.report()["object_bytes"]
+        size = format_bytes(daemon.report()["object_bytes"])
         for said in (refused, stop(daemon.socket, "--yes")):
             for part in (
                 f"process {daemon.process.pid}",
-                f"2 objects of {size} bytes",
-                f"2 of {size} bytes in namespace run17/",
+                f"2 objects of {size}\n",
+                f"2 of {size} in namespace run17/",
+                "the connections of 1 client;",
                 f"process {os.getpid()}:",
             ):
                 assert part in said.stdout, said
@@ -496,6 +498,8 @@ def test_stop_says_what_is_lost_and_ends_the_daemon(daemon: Served) -> None:
 
 @pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False), ("", False)])
 def test_stop_asks_on_a_terminal(daemon: Served, answer: str, ends: bool) -> None:
+    with tl.open(daemon.url, max_bytes="8MiB") as store:
+        store.put(["a"], [bytes(1000)])
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "tensorlease", "stop", "--socket", daemon.socket]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
@@ -503,7 +507,7 @@ def test_stop_asks_on_a_terminal(daemon: Served, answer: str, ends: bool) -> Non
     said = b""
     while b"[y/N] " not in said:
         said += os.read(ours, 4096)
-    assert b"0 objects" in said
+    assert b"1 object of 1019 B" in said
     os.write(ours, answer.encode() + b"\n")
     assert process.wait(SECONDS) == (0 if ends else 1)
     os.close(ours)
@@ -511,6 +515,13 @@ def test_stop_asks_on_a_terminal(daemon: Served, answer: str, ends: bool) -> Non
         assert daemon.process.wait(SECONDS) == 0
     else:
         assert host.host_listens(daemon.socket)
+
+
+def test_stop_asks_nothing_where_nothing_is_lost(daemon: Served) -> None:
+    done = stop(daemon.socket)
+    assert done.returncode == 0, done
+    assert "has no object and no client" in done.stdout
+    assert daemon.process.wait(SECONDS) == 0
 
 
 def test_stop_ends_a_daemon_that_is_stopped(daemon: Served) -> None:
@@ -554,6 +565,55 @@ def test_stop_ends_no_process_that_is_not_the_daemon(folder: Path) -> None:
     finally:
         other.kill()
         other.wait()
+
+
+# ---- which daemon stats and stop are about --------------------------------------------------------------------------
+
+
+def command(*arguments: str, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tensorlease", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, "TENSORLEASE_URL": url},
+    )
+
+
+def test_stats_and_stop_mean_the_daemon_of_the_environment(daemon: Served, runtime: Path) -> None:
+    shown = command("stats", "--host", "--json", url=f"{daemon.url}?faults=read-delay:1")
+    assert json.loads(shown.stdout)["pid"] == daemon.process.pid, shown
+    other = command("stats", "--host", "--socket", f"{runtime}/none.sock", url=daemon.url)
+    assert other.returncode == 1
+    assert f"nothing to show: no daemon runs at {runtime}/none.sock" in other.stderr
+    ended = command("stop", "--yes", url=daemon.url)
+    assert f"The daemon (process {daemon.process.pid}) has ended." in ended.stdout
+    for url in ("host://", "host://?faults=read-delay:1", ""):
+        assert f"no daemon runs at {runtime}" in command("stop", url=url).stdout
+
+
+@pytest.mark.parametrize("url", ["mooncake://127.0.0.1:1", "embedded://", "host://here.sock", "host:///", "nothing"])
+def test_stats_and_stop_touch_no_daemon_where_the_environment_names_none(url: str, runtime: Path) -> None:
+    with served(Path(host.host_socket(None))) as own:
+        for arguments in (["stats", "--host"], ["stop", "--yes"]):
+            refused = command(*arguments, url=url)
+            assert refused.returncode == 2, refused
+            assert "TENSORLEASE_URL is" in refused.stderr
+        assert host.host_listens(own.socket)
+
+
+def test_stats_of_no_host_names_the_counters_of_a_process() -> None:
+    refused = command("stats", url="")
+    assert refused.returncode == 2
+    assert "store.stats()" in refused.stderr
+
+
+def test_stats_leave_out_the_connection_that_asks(daemon: Served) -> None:
+    assert daemon.report()["clients"] == []
+    with tl.open(daemon.url, max_bytes="8MiB"):
+        assert [row["pid"] for row in daemon.report()["clients"]] == [os.getpid()]
 
 
 def test_stats_show_the_objects_and_bytes_of_each_namespace(daemon: Served) -> None:

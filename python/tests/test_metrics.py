@@ -266,7 +266,7 @@ def test_the_default_registry_takes_a_store(run_python: RunPython) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"), [({"registry": 5}, "registry is a int"), ({"labels": "x"}, "labels is a str")]
+    ("arguments", "named"), [({"registry": 5}, "registry is an int"), ({"labels": "x"}, "labels is a str")]
 )
 def test_a_registry_or_labels_of_another_kind_are_refused(
     store: tl.Store, arguments: dict[str, Any], named: str

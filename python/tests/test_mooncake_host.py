@@ -150,7 +150,7 @@ assert store.stats()["register_calls"] == before
         report = without_segment.report()
         assert len({row["pid"] for row in report["clients"]} - {os.getpid()}) == 2
         assert report["register_calls"] == before
-        assert "objects in mooncake, which knows this memory by 1 registrations" in host.report_text(report)
+        assert "objects in mooncake, which knows this memory by 1 registration" in host.report_text(report)
 
 
 def test_values_need_their_shapes_as_with_mooncake_itself(without_segment: Served) -> None:

@@ -122,6 +122,9 @@ def test_a_replace_that_finds_no_room_says_what_was_asked_and_what_is_gone() -> 
         with pytest.raises(tl.StoreFull, match=f"no room for {asked} bytes.*was removed first and is gone"):
             store.put(["grows"], [torch.zeros(asked, dtype=torch.uint8)])
         assert store.contains(["grows"]) == [False]
+        with pytest.raises(tl.StoreFull, match=f"no room for {asked} bytes") as new:
+            store.put(["new"], [torch.zeros(asked, dtype=torch.uint8)])
+        assert "gone" not in str(new.value), "nothing was under the key"
         assert allocated_bytes(master) == 0
 
 

@@ -167,6 +167,12 @@ class Custom:
     __hash__ = None  # type: ignore[assignment]
 
 
+def test_the_type_of_a_refused_value_is_spoken_as_english(store: tl.Store) -> None:
+    for value, spoken in ((object(), "holds an object,"), (slice(1), "holds a slice,")):
+        with pytest.raises(tl.ConfigError, match=spoken):
+            store.put(["the key"], [value])
+
+
 @pytest.mark.parametrize(
     "value", [Custom(1), [Custom(2)], {"x": (Custom(3),)}, print, np.ma.array([1], mask=[True])], ids=repr
 )

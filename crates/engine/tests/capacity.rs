@@ -83,7 +83,9 @@ fn a_full_store_says_what_was_asked_and_what_is_there() {
     let fault = rig
         .write("huge", &pattern(2, 5 * MIB), &tag())
         .expect_err("more than the capacity");
-    assert_eq!(fault.kind, FaultKind::Full);
+    let expected =
+        "an object of 5242880 bytes is larger than the whole store of 4194304; open it with a larger capacity (code 0)";
+    assert_eq!((fault.kind, fault.to_string().as_str()), (FaultKind::Full, expected));
 }
 
 #[test]

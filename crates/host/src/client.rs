@@ -106,7 +106,12 @@ impl HostEngine {
         self.session.capacity_bytes()
     }
 
-    /// Who holds what on this host.
+    /// What the daemon calls this connection, also in its report.
+    pub fn session(&self) -> u64 {
+        self.session.number()
+    }
+
+    /// Who holds what on this host, this connection too.
     ///
     /// # Errors
     /// [`Fault`] `Unavailable` where the daemon is gone.

@@ -66,6 +66,17 @@ pub enum PlaceError {
     },
 }
 
+/// What `tensorlease serve` or `stop` is told to mean this socket, as a shell reads it.
+pub(crate) fn socket_option(socket: &Path) -> String {
+    let path = socket.display().to_string();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"@%+=:,./-_".contains(&byte);
+    if path.bytes().all(plain) {
+        format!("--socket {path}")
+    } else {
+        format!("--socket '{}'", path.replace('\'', r"'\''"))
+    }
+}
+
 /// Path of a daemon's socket. Beside it lies its lock: `<path>.lock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SocketPath(PathBuf);

@@ -94,6 +94,24 @@ fn a_daemon_whose_socket_was_removed_is_named_to_those_who_look_for_it() {
     assert_eq!(daemon.socket().holder(), None);
     let nobody = HostEngine::connect(daemon.socket()).unwrap_err();
     assert!(matches!(nobody, ConnectError::NoDaemon { .. }), "{nobody:?}");
+    let advice = format!("start one with `tensorlease serve --socket {}`", socket.display());
+    assert!(nobody.to_string().ends_with(&advice), "{nobody}");
+    let own = ConnectError::NoDaemon {
+        socket: SocketPath::of_this_user().unwrap().as_path().to_owned(),
+    };
+    assert!(
+        own.to_string().contains("`tensorlease serve`, or open host://"),
+        "{own}"
+    );
+    let spaced = ConnectError::NoDaemon {
+        socket: "/tmp/a b's.sock".into(),
+    };
+    assert!(
+        spaced
+            .to_string()
+            .ends_with(r"`tensorlease serve --socket '/tmp/a b'\''s.sock'`"),
+        "{spaced}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{
     own_segment::{Outcome, OwnSegment},
     settings::{Protocol, Settings},
     turns::TurnsOverTcp,
-    writing::LateSources,
+    writing::{LateSources, Replaced},
 };
 use pyo3::{prelude::*, types::PyWeakrefReference};
 use std::{
@@ -48,6 +48,7 @@ pub(super) struct Mooncake {
     /// Of calls over TCP.
     turns: Option<TurnsOverTcp>,
     pub(super) late_sources: LateSources,
+    pub(super) replaced: Replaced,
     /// Is it open? Held for reading by running calls, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
@@ -125,6 +126,7 @@ impl Mooncake {
             removals: Removals::default(),
             turns,
             late_sources: LateSources::default(),
+            replaced: Replaced::default(),
             open: RwLock::new(true),
             counters: Counters::default(),
         })

@@ -5,6 +5,7 @@ use super::{
     engine::{Mooncake, transfer},
 };
 use std::{
+    collections::HashSet,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -14,6 +15,40 @@ use tensorlease_memory::{CopyMode, HeapBytes, Region, Source, copy};
 /// Objects of several pieces are put together until one call's have so many bytes. Calls of an object each took three times as long for 64 KiB;
 /// with 16 MiB and more at a time no copy runs beside the transfer of the last ones.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
+
+/// So many keys are remembered at most; an error of another one does not say that its object is gone.
+const REPLACED_KEYS_MAX: usize = 1 << 16;
+
+/// Keys whose object was removed for a write that is not done. A later try finds nothing to remove, and must say too that the object is gone.
+#[derive(Default)]
+pub(super) struct Replaced {
+    keys: Mutex<HashSet<String>>,
+}
+
+impl Replaced {
+    fn removed(&self, key: &str) {
+        let mut keys = self.keys();
+        if keys.len() < REPLACED_KEYS_MAX {
+            keys.insert(key.to_owned());
+        }
+    }
+
+    /// There is an object under the key.
+    fn there(&self, key: &str) {
+        let mut keys = self.keys();
+        if !keys.is_empty() {
+            keys.remove(key);
+        }
+    }
+
+    fn is_gone(&self, key: &str) -> bool {
+        self.keys().contains(key)
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Memory that calls which were given up may still read.
 #[derive(Default)]
@@ -88,7 +123,7 @@ impl Mooncake {
             Ok(codes) => {
                 let results = writes.iter().zip(codes);
                 results
-                    .map(|(write, code)| write_result(write, code, elapsed))
+                    .map(|(write, code)| self.write_result(write, code, elapsed))
                     .collect()
             }
             Err(fault) => vec![Err(self.late(fault, elapsed)); writes.len()],
@@ -106,6 +141,8 @@ impl Mooncake {
         let keys: Vec<&str> = transfers.iter().map(|transfer| transfer.key).collect();
         let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len as u64).collect();
         let found = self.calls.sizes(&keys)?;
+        let there = keys.iter().zip(&found).filter(|(_, size)| size.is_some());
+        there.for_each(|(key, _)| self.replaced.there(key));
         let in_the_way: Vec<&str> = of_another_size(&found, &lens).into_iter().map(|at| keys[at]).collect();
         self.remove_replaced(&in_the_way)
     }
@@ -117,6 +154,8 @@ impl Mooncake {
         }
         let _removing = self.removals.removing(keys);
         let removed = self.calls.remove(keys)?;
+        let gone = keys.iter().zip(&removed).filter(|(_, code)| 0 <= **code);
+        gone.for_each(|(key, _)| self.replaced.removed(key));
         let failed = |code: &i64| *code < 0 && *code != codes::OBJECT_NOT_FOUND;
         match removed.into_iter().find(failed) {
             Some(code) => Err(fault(code, Way::Asked, Duration::ZERO)),
@@ -141,7 +180,25 @@ impl Mooncake {
             .into_iter()
             .next()
             .unwrap_or(0);
-        write_result(write, code, started.elapsed())
+        self.write_result(write, code, started.elapsed())
+    }
+
+    fn write_result(&self, write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(), Fault> {
+        if code == 0 {
+            self.replaced.there(write.key);
+            return Ok(());
+        }
+        let mut fault = fault(code, Way::Write, elapsed);
+        if fault.kind == FaultKind::Full {
+            let asked = format!("no room for {} bytes in one piece, said Mooncake", len_of(write));
+            let gone = if self.replaced.is_gone(write.key) {
+                "; the object that was under the key was removed first and is gone"
+            } else {
+                ""
+            };
+            fault.message = format!("{asked}: {}{gone}", fault.message).into();
+        }
+        Err(fault)
     }
 }
 
@@ -185,17 +242,4 @@ fn gathered(writes: &[&WriteOp<'_>]) -> Option<(HeapBytes, Vec<Region>)> {
         }
     }
     Some((memory, regions))
-}
-
-fn write_result(write: &WriteOp<'_>, code: i64, elapsed: Duration) -> Result<(), Fault> {
-    if code == 0 {
-        return Ok(());
-    }
-    let mut fault = fault(code, Way::Write, elapsed);
-    if fault.kind == FaultKind::Full {
-        let asked = format!("no room for {} bytes in one piece, said Mooncake", len_of(write));
-        let gone = "an object of another size under the key was removed first and is gone";
-        fault.message = format!("{asked}: {}; {gone}", fault.message).into();
-    }
-    Err(fault)
 }

@@ -38,6 +38,7 @@ def examine(
     """
     asked = target(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else url, max_bytes)
     here = machine or Machine()
+    daemon_before = system.daemon_before(asked) if asked.scheme == "host" else ""
     ends = _try_everything(asked)
     for name in ("store", "faults"):
         if name in ends and ends[name].error == "ConfigError":
@@ -54,7 +55,7 @@ def examine(
         *mooncake.package(asked, ends["wheel"], os.environ),
     ]
     if asked.scheme == "host":
-        findings.append(system.socket(asked))
+        findings.append(system.socket(asked, daemon_before))
     if asked.is_mooncake:
         findings.append(mooncake.master(asked, ends["master"]))
         findings += mooncake.hostname(asked)

@@ -6,12 +6,14 @@ import platform
 import shlex
 from collections.abc import Mapping
 
+from tensorlease import host
 from tensorlease._core import host_listens, host_socket
 from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.machine import Machine
 from tensorlease.doctor.target import MIB, QUEUE_BYTES, Target
 from tensorlease.doctor.trials import Outcome
+from tensorlease.errors import EngineUnavailable
 
 #: The first with sparse tables of registered buffers, which pinning uses.
 _KERNEL_OF_PINNING = (5, 19)
@@ -164,12 +166,36 @@ def faults(target: Target) -> list[Finding]:
     return [note("faults", message, "leave faults out where nothing is to be tested")]
 
 
-def socket(target: Target) -> Finding:
-    """Which socket the URL means, and whether a daemon listens there. The trial has started that of `host://`."""
-    path = target.host or host_socket(None)
+def daemon_before(target: Target) -> str:
+    """What a URL's daemon holds before the trials, which start that of `host://`, in words. Nothing where none listens."""
+    path = _daemon(target)
+    if not host_listens(path):
+        return ""
+    try:
+        told = host.report(path)
+    # The trial meets the same, and says it.
+    except EngineUnavailable:
+        return "which ran already"
+    if host.is_own_store(told):
+        return f"which ran already, with {host.counted(told['objects'], 'object')}"
+    return f"which ran already, before {told['engine']}"
+
+
+def _daemon(target: Target) -> str:
+    return target.host or host_socket(None)
+
+
+def socket(target: Target, before: str) -> Finding:
+    """Which socket the URL means, and whether a daemon listens there.
+
+    :param before: of `daemon_before`
+    """
+    path = _daemon(target)
     where = f"{target.url} is the daemon at {path}"
     if host_listens(path):
-        return fine("socket", f"{where}, which runs.")
+        if before or target.host:
+            return fine("socket", f"{where}, {before or 'which runs'}.")
+        return fine("socket", f"{where}; none ran: it was started for this check.")
     if not target.host:
         return note("socket", f"{where}, which does not run; the first open starts it.")
     fix = f"tensorlease serve --socket {shlex.quote(path)}  # in a terminal of its own; --keep: also without clients"

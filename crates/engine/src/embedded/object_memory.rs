@@ -106,6 +106,12 @@ impl ObjectMemory {
 
     fn full(&self, asked: u64, free: u64) -> Fault {
         let capacity = self.pool.budget().max_bytes;
+        if capacity < asked {
+            let message = format!(
+                "an object of {asked} bytes is larger than the whole store of {capacity}; open it with a larger capacity"
+            );
+            return Fault::new(FaultKind::Full, 0, message);
+        }
         let in_bits = if free < asked {
             ""
         } else {

@@ -4,7 +4,7 @@ use super::relay;
 use super::returns::{Returned, Returns};
 use super::shown::{self, Shown};
 use crate::descriptors;
-use crate::place::{Holder, SocketPath};
+use crate::place::{Holder, SocketPath, socket_option};
 use crate::socket::{self, Broken, FrameReader};
 use crate::watch;
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
@@ -39,7 +39,7 @@ pub type HostReport = Report;
 #[non_exhaustive]
 pub enum ConnectError {
     /// There is none.
-    #[error("no daemon listens at {socket:?}; start one with `tensorlease serve`, or open host:// to have one started")]
+    #[error("no daemon listens at {socket:?}; {}", how_to_start(socket))]
     NoDaemon {
         /// Where it was looked for.
         socket: PathBuf,
@@ -48,8 +48,8 @@ pub enum ConnectError {
     #[error(
         "nothing listens at {socket:?}, and a daemon ({holder}) has its lock: somebody removed the socket, or the daemon \
          starts or ends just now. Clients that are connected can go on. Try again, or end it with \
-         `tensorlease stop --socket {}`, which loses what it holds",
-        socket.display()
+         `tensorlease stop {}`, which loses what it holds",
+        socket_option(socket)
     )]
     Hidden {
         /// Where it was looked for.
@@ -101,6 +101,14 @@ pub enum ConnectError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// A daemon at another place than this user's own is started by nobody's `open`.
+fn how_to_start(socket: &Path) -> String {
+    if SocketPath::of_this_user().is_ok_and(|own| own.as_path() == socket) {
+        return "start one with `tensorlease serve`, or open host:// to have one started".to_owned();
+    }
+    format!("start one with `tensorlease serve {}`", socket_option(socket))
 }
 
 /// Lives as long as the engine, and as long as anything that the daemon has lent: the socket's end would end those.

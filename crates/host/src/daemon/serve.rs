@@ -6,6 +6,7 @@ use super::relay::{self, Absurd, Relay};
 use super::session::Session;
 use super::{Object, Shared, lock_of, namespaces};
 use crate::descriptors::DESCRIPTORS_MAX;
+use crate::place::socket_option;
 use crate::socket::{Broken, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
 use crate::wire::{
     Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
@@ -456,12 +457,14 @@ impl Shared {
     /// What a client of another version must know to go on.
     fn other_version(&self, theirs: u16) -> String {
         let StoreCounts { objects, object_bytes } = self.counts();
+        let plural = if objects == 1 { "" } else { "s" };
         format!(
             "it speaks version {theirs} of the protocol, and the daemon (process {}, tensorlease {}) version {VERSION}; \
-             the daemon holds {objects} objects of {object_bytes} bytes: use the package in its version here too, or end \
-             the daemon with `tensorlease stop`, which loses them",
+             the daemon holds {objects} object{plural} of {object_bytes} bytes: use the package in its version here too, or end \
+             the daemon with `tensorlease stop {}`, which loses them",
             std::process::id(),
             env!("CARGO_PKG_VERSION"),
+            socket_option(self.options.socket.as_path()),
         )
     }
 

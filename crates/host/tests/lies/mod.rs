@@ -125,7 +125,7 @@ pub(crate) fn tell(socket: &SocketPath) {
         &format!("version {VERSION}"),
         "process ",
         " objects",
-        "tensorlease stop",
+        "tensorlease stop --socket ",
     ] {
         assert!(words.contains(part), "no {part:?} in {words}");
     }
