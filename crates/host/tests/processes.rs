@@ -271,7 +271,9 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     let engine = place.client();
     let slabs = engine.slabs().expect("a host lends slabs");
     let page = tensorlease_memory::limits::page_bytes();
-    let lent: Vec<_> = (0..1000).map(|_| slabs.make(page).expect("there is room")).collect();
+    let mut lent: Vec<_> = (0..1000).map(|_| slabs.make(page).expect("there is room")).collect();
+    // It keeps the connection: what a connection that has ended still held would come back another way.
+    let kept = lent.pop();
     drop(slabs);
     engine.close().expect("the engine closes");
     drop(engine);
@@ -279,6 +281,10 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     // More messages than a socket holds, and nobody talks to the daemon afterwards.
     drop(lent);
     kill_process(pid, Signal::CONT).expect("a child can be continued");
+    eventually("what was dropped to come back", || {
+        watching.report().expect("the daemon answers").held_bytes < 2 * page as u64
+    });
+    drop(kept);
     eventually("the end of the extents", || {
         let report = watching.report().expect("the daemon answers");
         report.clients.len() == 1 && report.held_bytes == 0
