@@ -451,6 +451,7 @@ impl Core {
             return Ok(Err(refused));
         };
         self.staging_starved.store(false, Ordering::Relaxed);
+        let refused = refused.told(self);
         self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
         Ok(Ok(block))
     }
