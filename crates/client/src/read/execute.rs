@@ -20,7 +20,7 @@ use tensorlease_arena::{
     plan::{GroupLimits, cut_groups, merge_regions},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
-use tensorlease_memory::{InFlight, Landing, Region, Target, View, copy_all};
+use tensorlease_memory::{InFlight, Landing, Mapping, MappingKind, Region, Target, View, copy_all};
 
 /// A bounce block is held for one round only; one that does not come free for this long is held by something that hangs.
 const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -128,7 +128,7 @@ fn prefault(first: &Transfer, len: u64) {
 /// Where staged bytes arrive: a block of the bounce reserve, or what the engine lends.
 fn bounce(core: &Arc<Core>, how: How, bytes: u64, gate: &Gate<'_>) -> Result<Landing, NoBounce> {
     let Some(staging) = core.lends().filter(|_| how == How::Staged) else {
-        return Ok(core.bounce_block(bytes, gate).map(Landing::Block)?);
+        return Ok(core.bounce_landing(bytes, gate)?);
     };
     let refused = |kind, fault| NoBounce {
         fault,
@@ -377,25 +377,36 @@ fn call<'a>(
 }
 
 impl Core {
+    /// Where a round of a read is staged. An engine that registers nothing takes any memory: its reads neither wait for a
+    /// block nor fail for want of one.
+    fn bounce_landing(self: &Arc<Self>, bytes: u64, gate: &Gate<'_>) -> Result<Landing, Fault> {
+        if self.registers() {
+            return self.bounce_block(bytes, gate).map(Landing::Block);
+        }
+        let refused = match self.block_now(bytes, gate)? {
+            Ok(block) => return Ok(Landing::Block(block)),
+            Err(refused) => refused.told(self),
+        };
+        self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
+        let len = super::ground::index(bytes);
+        let fresh = Mapping::new(MappingKind::Anonymous, len).map_err(|error| {
+            let words = format!("no memory to stage {bytes} bytes in: {error}; free memory of this machine");
+            Fault::new(FaultKind::NoHandle, 0, words)
+        })?;
+        fresh.prefault(0..len);
+        Ok(Landing::Fresh(fresh))
+    }
+
     /// A block of the bounce reserve. Rounds are sized so that every reader finds one; only calls that hang, or memory in
     /// quarantine, can make one wait.
     pub(crate) fn bounce_block(self: &Arc<Self>, bytes: u64, gate: &Gate<'_>) -> Result<InFlight, Fault> {
         let start = Instant::now();
         let mut was_alone = false;
-        let acquire = |kind| self.acquire(kind, &[(bytes, 1)], || gate.slice()).map_err(no_slab);
         loop {
-            let mut acquired = acquire(SlabKind::Bounce)?;
-            let Some(refused) = acquired.refused else {
-                self.staging_starved.store(false, Ordering::Relaxed);
-                return Ok(acquired.blocks.pop().expect("not refused, so there is a block"));
+            let refused = match self.block_now(bytes, gate)? {
+                Ok(block) => return Ok(block),
+                Err(refused) => refused,
             };
-            // What hangs or is quarantined in the reserve must not stop everybody else while the arena has room.
-            let spare = acquire(SlabKind::Lease)?.blocks.pop();
-            if let Some(block) = spare.filter(|block| self.is_one_registration(block)) {
-                self.staging_starved.store(false, Ordering::Relaxed);
-                self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
-                return Ok(block);
-            }
             if self.is_closed() {
                 return Err(Fault::new(
                     FaultKind::Unavailable,
@@ -418,11 +429,31 @@ impl Core {
             };
             if hopeless || wait <= start.elapsed() {
                 self.staging_starved.store(true, Ordering::Relaxed);
+                let refused = refused.told(self);
                 self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
                 return Err(Fault::new(FaultKind::NoHandle, 0, self.no_staging(&refused)));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A block to stage in, or why the bounce reserve has none.
+    fn block_now(self: &Arc<Self>, bytes: u64, gate: &Gate<'_>) -> Result<Result<InFlight, Refused>, Fault> {
+        let acquire = |kind| self.acquire(kind, &[(bytes, 1)], || gate.slice()).map_err(no_slab);
+        let mut acquired = acquire(SlabKind::Bounce)?;
+        let Some(refused) = acquired.refused else {
+            self.staging_starved.store(false, Ordering::Relaxed);
+            return Ok(Ok(acquired.blocks.pop().expect("not refused, so there is a block")));
+        };
+        // What hangs or is quarantined in the reserve must not stop everybody else while the arena has room.
+        let spare = acquire(SlabKind::Lease)?.blocks.pop();
+        let Some(block) = spare.filter(|block| self.is_one_registration(block)) else {
+            return Ok(Err(refused));
+        };
+        self.staging_starved.store(false, Ordering::Relaxed);
+        let refused = refused.told(self);
+        self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
+        Ok(Ok(block))
     }
 
     /// A lease slab that is larger than one registration has several, and a staging block may lie in one only.

@@ -1,8 +1,11 @@
 //! The arena never exceeds its budget, and a budget that is used up never stops a read.
 
-use crate::support::{
-    Checking, Claims, Hooked, KIB, MIB, Rig, assert_idle, budget, eventually, every_engine, free_engine, stat, stored,
-    tensor_item,
+use crate::{
+    deliveries::shared,
+    support::{
+        Checking, Claims, Hooked, KIB, MIB, Rig, assert_idle, budget, eventually, every_engine, free_engine, stat,
+        stored, tensor_item,
+    },
 };
 use std::{
     sync::{
@@ -12,7 +15,13 @@ use std::{
     thread,
     time::Duration,
 };
-use tensorlease::{CallError, Delivery, KeyFailure, OpenError, Options, Patience, ReadError, Store, engine::FaultKind};
+use tensorlease::{
+    CallError, Delivery, Foreign, KeyFailure, OpenError, Options, Patience, ReadError, ReadRequest, Store,
+    engine::{
+        FaultKind,
+        decorators::{Gate, Gated},
+    },
+};
 use tensorlease_memory::{NoSlab, SlabMemory, SlabSource};
 
 #[test]
@@ -79,6 +88,79 @@ fn nobody_waits_for_room_that_no_transfer_of_this_store_can_give_back() {
     assert_idle(&rig.store);
 }
 
+fn into(lens: &[u64]) -> (ReadRequest, Vec<Arc<Foreign>>) {
+    let fresh = |len: &u64| Foreign::from_vec(vec![0xaa; usize::try_from(*len).unwrap()]);
+    let (into, seen) = lens.iter().map(fresh).map(shared).unzip();
+    let items = lens.iter().enumerate();
+    let request = ReadRequest {
+        items: items.map(|(at, len)| tensor_item(&format!("k{at}"), *len)).collect(),
+        into,
+        ..ReadRequest::default()
+    };
+    (request, seen)
+}
+
+#[test]
+fn without_any_block_the_callers_memory_is_filled_where_nothing_is_registered_and_not_after_a_timeout() {
+    let lens = [5, 100_000, 9 * MIB + 1];
+    let (engine, values) = stored(&lens);
+    let gate = Gate::new();
+    let gated = Gated::new(engine, gate.clone());
+    let engine = Hooked::new(Arc::new(gated)).with_slabs(Arc::new(NoRoom::default()));
+    let rig = Rig::new(Arc::new(engine), &budget(MIB));
+    let (request, seen) = into(&lens);
+    rig.store.get(request, Patience::default()).unwrap();
+    for (value, memory) in values.iter().zip(&seen) {
+        assert!(&memory.source(0..memory.len()).to_vec() == value, "{}", value.len());
+    }
+    assert_eq!(stat(&rig.store, "retries"), 0);
+    gate.shut();
+    let (request, seen) = into(&lens);
+    let error = rig.store.get(request, Patience::within(Duration::from_millis(300)));
+    assert!(
+        matches!(error, Err(ReadError::Call(CallError::Timeout { .. }))),
+        "{error:?}"
+    );
+    gate.open();
+    assert_idle(&rig.store);
+    for memory in seen {
+        assert!(memory.source(0..memory.len()).to_vec() == vec![0xaa; memory.len()]);
+        assert_eq!(Arc::strong_count(&memory), 1, "the store has let go of it");
+    }
+}
+
+#[test]
+fn where_nothing_is_registered_no_read_waits_for_a_block_that_others_hold() {
+    const CALLERS: u64 = 6;
+    let inside = AtomicU64::new(0);
+    let (engine, values) = stored(&[100_000]);
+    let engine = Hooked::new(engine).on_read(move |_, _| {
+        inside.fetch_add(1, Relaxed);
+        eventually("all reads to be in the engine at once", || {
+            CALLERS <= inside.load(Relaxed)
+        });
+        None
+    });
+    let options = Options {
+        retries: 0,
+        readers: 1,
+        bounce_bytes: Some(256 * KIB),
+        ..budget(512 * KIB)
+    };
+    let store = Store::with_engine(Arc::new(engine), &options).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..CALLERS {
+            scope.spawn(|| {
+                let (request, seen) = into(&[100_000]);
+                store.get(request, Patience::default()).unwrap();
+                assert!(seen[0].source(0..100_000).to_vec() == values[0]);
+            });
+        }
+    });
+    assert!(0 < stat(&store, "fallback_bounce_busy"));
+    assert_idle(&store);
+}
+
 #[test]
 fn values_kept_past_the_budget_never_stop_a_read() {
     for (name, engine) in every_engine() {
@@ -127,7 +209,7 @@ fn a_batch_past_the_budget_is_still_one_buffer() {
     let rig = Rig::registering(free_engine(), &budget(16 * MIB));
     let lens = vec![MIB; 10];
     let values = rig.fill(&lens);
-    let request = || tensorlease::ReadRequest {
+    let request = || ReadRequest {
         items: lens
             .iter()
             .enumerate()

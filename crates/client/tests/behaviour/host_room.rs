@@ -1,7 +1,7 @@
 //! On a host everything lies in one arena: what one client has no use for is room for all.
 
 use crate::{
-    deliveries::read_into_the_arena,
+    deliveries::{read_into_the_arena, shared},
     support::{Checking, Claims, Hooked, MIB, bytes_spec, eventually, free_engine, pattern, stat, tensor_item},
 };
 use std::{
@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::{
-    CallError, Delivery, FallbackKind, ForkPolicy, OpenError, Options, Patience, PutItem, ReadError, ReadOutput,
-    ReadRequest, Store, WriteError, engine::RegisterError,
+    CallError, Delivery, FallbackKind, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, ReadError,
+    ReadOutput, ReadRequest, Store, WriteError, engine::RegisterError,
 };
 use tensorlease_engine::{Embedded, EmbeddedOptions};
 use tensorlease_host::{Behind, Daemon, DaemonOptions, SocketPath};
@@ -171,6 +171,86 @@ fn a_full_daemon_is_told_from_a_full_arena_by_every_way_that_meets_it() {
     );
 }
 
+#[test]
+fn a_read_into_the_callers_memory_needs_no_room_on_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = daemon(folder.path());
+    let filler = client(&daemon);
+    let values = [5, 70_000, 6 * MIB + 3];
+    for (at, len) in values.iter().enumerate() {
+        put(&filler, &format!("k{at}"), *len).unwrap();
+    }
+    for len in [MIB, 64 << 10, 4 << 10] {
+        for at in 0.. {
+            match put(&filler, &format!("{len}-{at}"), len) {
+                Ok(()) => {}
+                Err(WriteError::StoreFull { .. }) => break,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+    let store = client(&daemon);
+    read_into(&store, &values);
+    assert_eq!(stat(&store, "arena_bytes"), 0);
+    assert!(0 < stat(&store, "fallback_host_full"));
+    assert_eq!(stat(&store, "retries"), 0);
+}
+
+/// Reads `k0`, `k1` and so on into memory of the caller's and compares.
+fn read_into(store: &Store, lens: &[u64]) {
+    let zeros = |len: &u64| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]);
+    let (into, seen): (Vec<Foreign>, Vec<_>) = lens.iter().map(zeros).map(shared).unzip();
+    let items = lens.iter().enumerate();
+    let request = ReadRequest {
+        items: items.map(|(at, len)| tensor_item(&format!("k{at}"), *len)).collect(),
+        into,
+        ..ReadRequest::default()
+    };
+    store.get(request, Patience::default()).unwrap();
+    for (len, memory) in lens.iter().zip(&seen) {
+        assert!(
+            memory.source(0..memory.len()).to_vec() == pattern(7, *len),
+            "{len} bytes"
+        );
+    }
+}
+
+#[test]
+fn before_an_engine_a_full_daemon_is_named_by_all_that_is_staged() {
+    let folder = tempfile::tempdir().unwrap();
+    let behind = Behind {
+        engine: Arc::new(Checking::new(free_engine(), Claims::registering())),
+        quarantine_bytes: CAPACITY,
+        close_timeout: Duration::from_secs(5),
+    };
+    let daemon = Daemon::start_before(options(folder.path()), behind).unwrap();
+    let holder = client(&daemon);
+    put(&holder, "k0", 5000).unwrap();
+    let mut held = Vec::new();
+    while let Ok(buffer) = holder.empty(512 << 10, Patience::default()) {
+        held.push(buffer);
+    }
+    let store = client(&daemon);
+    let request = |into| ReadRequest {
+        items: vec![tensor_item("k0", 5000)],
+        delivery: Some(Delivery::Copied),
+        into,
+        ..ReadRequest::default()
+    };
+    for into in [Vec::new(), vec![Foreign::from_vec(vec![0; 5000])]] {
+        let error = store.get(request(into), Patience::default()).unwrap_err();
+        assert!(error.to_string().contains("larger --max-bytes"), "{error}");
+        assert!(!error.to_string().contains("raise max_bytes"), "{error}");
+    }
+    let error = put(&store, "k1", 5000).unwrap_err();
+    assert!(error.to_string().contains("larger --max-bytes"), "{error}");
+    assert_eq!(stat(&store, "fallback_bounce_busy"), 0);
+    assert!(0 < stat(&store, "fallback_host_full"));
+    drop(held);
+    let room = || store.get(request(Vec::new()), Patience::default()).is_ok();
+    eventually("room that came back", room);
+}
+
 /// A daemon whose memory files have 16 MiB each, and are registered with an engine as a test says.
 fn relay(folder: &Path, hook: impl Fn(u64) -> Option<RegisterError> + Send + Sync + 'static) -> Daemon {
     let calls = AtomicU64::new(0);
@@ -224,7 +304,8 @@ fn a_memory_file_that_takes_long_to_register_is_waited_for_and_holds_up_nobody_e
     });
     let (store, other) = (relayed(&daemon, true), relayed(&daemon, true));
     put(&other, "value", 3 * MIB).unwrap();
-    drop(leased(&other, "value", 3 * MIB));
+    // Held, since an idle session gives its memory back, and it would be room for the other one.
+    let _held = leased(&other, "value", 3 * MIB);
     let started = Instant::now();
     let ended = store.empty(10 * MIB, Patience::within(TAKES / 10));
     assert!(
