@@ -134,6 +134,8 @@ def test_a_wait_for_keys_of_a_stopped_daemon_ends_in_time(daemon: Served) -> Non
         try:
             for timeout in (0, TIMEOUT):
                 assert ended(lambda timeout=timeout: store.wait(["never"], timeout=timeout)) < timeout + SLACK
-                assert ended(lambda timeout=timeout: asyncio.run(store.await_keys(["never"], timeout))) < timeout + SLACK
+                assert (
+                    ended(lambda timeout=timeout: asyncio.run(store.await_keys(["never"], timeout))) < timeout + SLACK
+                )
         finally:
             daemon.process.send_signal(signal.SIGCONT)

@@ -277,7 +277,7 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     drop(slabs);
     engine.close().expect("the engine closes");
     drop(engine);
-    kill_process(pid, Signal::STOP).expect("a child can be stopped");
+    stop(&daemon.child);
     // More messages than a socket holds, and nobody talks to the daemon afterwards.
     drop(lent);
     kill_process(pid, Signal::CONT).expect("a child can be continued");
@@ -288,6 +288,19 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     eventually("the end of the extents", || {
         let report = watching.report().expect("the daemon answers");
         report.clients.len() == 1 && report.held_bytes == 0
+    });
+}
+
+/// Each of its threads stands still when this returns: the kernel stops them one after the other.
+fn stop(child: &std::process::Child) {
+    use rustix::process::{Pid, Signal, kill_process};
+    kill_process(Pid::from_child(child), Signal::STOP).expect("a child can be stopped");
+    let tasks = std::path::PathBuf::from(format!("/proc/{}/task", child.id()));
+    eventually("each thread to stand still", || {
+        std::fs::read_dir(&tasks)
+            .expect("it lives")
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok())
+            .all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     });
 }
 
@@ -305,7 +318,7 @@ fn a_drop_of_what_was_lent_waits_neither_for_a_stopped_daemon_nor_for_who_does()
         .views()
         .expect("a host shows its objects")
         .view_batch(&["a", "a"]);
-    kill_process(pid, Signal::STOP).expect("a child can be stopped");
+    stop(&daemon.child);
     std::thread::scope(|scope| {
         // It has the connection until the daemon goes on, and looks after what goes back meanwhile.
         let asking = scope.spawn(|| engine.contains_batch(&["a"]));
