@@ -9,13 +9,18 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 /// Closed by a caller that gives up: nothing is copied out to it afterwards.
 pub(crate) struct Gate<'a> {
     closed: RwLock<bool>,
+    /// A call that waited for something was told that its caller has given up.
+    refused: AtomicBool,
     /// The caller's own, where the call runs in its thread.
     wait: Option<Wait<'a>>,
 }
@@ -24,6 +29,7 @@ impl<'a> Gate<'a> {
     fn new(wait: Option<Wait<'a>>) -> Self {
         Self {
             closed: RwLock::new(false),
+            refused: AtomicBool::new(false),
             wait,
         }
     }
@@ -39,12 +45,21 @@ impl<'a> Gate<'a> {
 
     /// How long a call that runs may wait for something before it asks again.
     pub(crate) fn slice(&self) -> Result<Duration, CallError> {
-        match &self.wait {
+        let slice = match &self.wait {
             Some(wait) => wait.slice(),
             // Why the caller has given up, it knows itself.
             None if *self.is_closed() => Err(CallError::Interrupted),
             None => Ok(GATE_SLICE),
+        };
+        if slice.is_err() {
+            self.refused.store(true, Ordering::Relaxed);
         }
+        slice
+    }
+
+    /// Has a call failed for no other reason than that its caller has given up?
+    fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 }
 
@@ -110,7 +125,12 @@ pub(crate) fn run<C: EngineCall>(
     let mut queue = VecDeque::from(calls);
     if core.capabilities.prompt && queue.len() == 1 && queue[0].bytes() <= INLINE_BYTES_MAX {
         let call = queue.pop_front().expect("one call");
-        return Ok(call.execute(core, &Gate::new(Some(*wait))));
+        let gate = Gate::new(Some(*wait));
+        let done = call.execute(core, &gate);
+        if gate.has_refused() {
+            wait.slice()?;
+        }
+        return Ok(done);
     }
     let jobs = queue.len().min(core.readers.count()).min(at_once);
     let running = Arc::new(Running {
@@ -143,12 +163,12 @@ pub(crate) fn run<C: EngineCall>(
 }
 
 impl<C: EngineCall> Running<C> {
-    /// The caller gives up. Results that came in between are its own after all.
+    /// The caller gives up. Results that came in between are its own after all, unless one of them is only that it has given up.
     fn abandon(&self) -> Option<Vec<C::Done>> {
         // Waits for a copy-out that runs now (milliseconds), so that the caller's memory stays as it is from here on.
         self.gate.close();
         let mut state = lock(&self.state);
-        if state.queue.is_empty() && state.running == 0 {
+        if state.queue.is_empty() && state.running == 0 && !self.gate.has_refused() {
             return Some(std::mem::take(&mut state.finished));
         }
         state.abandoned = true;

@@ -29,6 +29,8 @@ use std::{
 use tensorlease_engine::FaultKind;
 use tensorlease_memory::View;
 
+/// An object that is described alike so often in a row, and never read as that, is not being replaced: the engine reads it short.
+const ALIKE_MAX: u32 = 32;
 /// A read in ranges that met a replace starts over this often.
 const RANGES_TRIES_MAX: u32 = 32;
 
@@ -60,9 +62,11 @@ fn held(core: &Arc<Core>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadO
 /// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take: a writer that
 /// does nothing else wins often, and not always.
 fn as_described(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
-    let mut tries = 0;
+    let (mut tries, mut alike, mut last) = (0, 0, Vec::new());
     loop {
         let described = describe::request(core, request, wait)?;
+        alike = if described.items == last { alike + 1 } else { 0 };
+        last.clone_from(&described.items);
         let replaced = match attempt(core, described, None, wait) {
             Ok(Attempt::Read(output)) => return Ok(output),
             Ok(Attempt::Replaced(failures)) => read_error(failures),
@@ -73,6 +77,12 @@ fn as_described(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Res
             }
             Err(error) => return Err(error),
         };
+        if ALIKE_MAX <= alike {
+            return Err(replaced);
+        }
+        if core.is_closed() {
+            return Err(CallError::Closed.into());
+        }
         match wait.sleep(Duration::from_micros(50 << tries)) {
             // That it never stood still says more than that the time is over.
             Err(CallError::Timeout { .. }) => return Err(replaced),

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use tensorlease_memory::{Buffer, Foreign};
 
 /// What the reader expects under a key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A tensor of this dtype and shape.
     Tensor(Arc<TensorSpec>),
@@ -27,7 +27,7 @@ impl Expected {
 }
 
 /// One key to read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadItem {
     /// Without the namespace.
     pub key: String,

@@ -294,11 +294,14 @@ impl Store {
         let cleared = on_a_reader(core, &wait, |core| {
             let namespace = core.options.namespace.clone();
             let clear = AssertUnwindSafe(|| core.engine.remove_prefix(&namespace));
-            catch_unwind(clear)
-                .unwrap_or_else(|_| Err(core.broken(format!("the {} engine panicked", core.capabilities.name))))
+            let cleared = catch_unwind(clear);
+            let panicked = cleared.is_err();
+            let broken = || core.broken(format!("the {} engine panicked", core.capabilities.name));
+            (cleared.unwrap_or_else(|_| Err(broken())), panicked)
         })?;
+        let (cleared, panicked) = cleared;
         cleared.map_err(|fault: Fault| {
-            if fault.kind == FaultKind::Refused {
+            if fault.kind == FaultKind::Refused && !panicked {
                 // What was asked is wrong, for instance that everything of everybody goes.
                 let message = format!("can't clear the namespace: {}", fault.message);
                 return CallError::Invalid { message }.into();

@@ -12,7 +12,10 @@ use tempfile::TempDir;
 use tensorlease::{
     CallError, DType, Delivery, Described, Expected, Foreign, ObjectKind, Patience, PutItem, QueryError, ReadError,
     ReadItem, ReadOutput, ReadRequest, ReadValue, Store,
-    engine::{Engine, Tag, WriteOp, decorators::Call},
+    engine::{
+        Engine, Tag, WriteOp,
+        decorators::{Call, from_spec},
+    },
 };
 use tensorlease_host::{Daemon, DaemonOptions, HostEngine, SocketPath};
 
@@ -165,6 +168,16 @@ fn an_object_that_never_stands_still_is_a_mismatch_in_the_end() {
     let store = with_k(swapping(free_engine(), u64::MAX));
     let error = get_k(&store, Patience::within(Duration::from_millis(200))).unwrap_err();
     assert!(matches!(error, ReadError::SizeMismatch { .. }), "{error:?}");
+    assert_idle(&store);
+}
+
+#[test]
+fn an_object_that_the_engine_reads_short_is_a_mismatch_long_before_the_call_is_over() {
+    let store = with_k(from_spec("short:1", free_engine()).unwrap());
+    let started = Instant::now();
+    let error = get_k(&store, Patience::within(Duration::from_secs(60))).unwrap_err();
+    assert!(matches!(error, ReadError::SizeMismatch { .. }), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_idle(&store);
 }
 

@@ -68,7 +68,7 @@ impl Run<'_> {
         for (asked, memory) in asked.iter().zip(memory) {
             let bytes = memory.bytes();
             let as_it_should_be = match &result {
-                Ok(_) => self.check_value(asked.key, &asked.kind, &bytes, span),
+                Ok(_) => self.check_value(asked, &bytes, span),
                 Err(_) if direct => Ok(()),
                 Err(_) => self.check_half_filled(asked, &memory, span),
             };
@@ -168,7 +168,7 @@ impl Run<'_> {
                     buffers.push((self.program.keys[asked.key].clone(), buffer));
                 }
                 None if in_batch => {}
-                None if asked.len == 0 => self.check_value(asked.key, &asked.kind, &[], span)?,
+                None if asked.len == 0 => self.check_value(asked, &[], span)?,
                 None => return Err(format!("no bytes came for {asked:?}")),
             }
         }
@@ -192,7 +192,7 @@ impl Run<'_> {
                 ));
             }
         }
-        self.check_value(asked.key, &asked.kind, buffer.as_slice(), span)
+        self.check_value(asked, buffer.as_slice(), span)
     }
 
     /// Rows back to back. A batch with described packed rows can't be cut into them, so it is passed over.
@@ -208,7 +208,7 @@ impl Run<'_> {
         let mut start = 0;
         for row in rows {
             let end = start + index(row.len);
-            self.check_value(row.key, &row.kind, &bytes[start..end], span)?;
+            self.check_value(row, &bytes[start..end], span)?;
             start = end;
         }
         Ok(())

@@ -6,6 +6,7 @@ use crate::{
     model::{Model, Moment, Span},
     program::Program,
     random::Random,
+    reading::Asked,
     stack::Stack,
     steps::{Act, Impatience, Step},
     tally::Tally,
@@ -266,12 +267,14 @@ impl<'p> Run<'p> {
     }
 
     /// May a read that ran then have brought these bytes?
-    pub(crate) fn check_value(&self, key: usize, kind: &ObjectKind, bytes: &[u8], span: Span) -> Result<(), String> {
-        if self.loses(key) && !self.is_unseen(bytes.len() as u64) {
-            let name = &self.program.keys[key];
+    pub(crate) fn check_value(&self, asked: &Asked, bytes: &[u8], span: Span) -> Result<(), String> {
+        // What an engine shows in place is read past the decorators, as a view is.
+        let in_place = asked.described && self.stack.shows_objects();
+        if self.loses(asked.key) && !in_place && !self.is_unseen(bytes.len() as u64) {
+            let name = &self.program.keys[asked.key];
             return Err(format!("{name:?} was read, though the engine has lost it"));
         }
-        self.check_bytes(key, kind, bytes, span)
+        self.check_bytes(asked.key, &asked.kind, bytes, span)
     }
 
     /// May these bytes have been there then?

@@ -122,6 +122,11 @@ impl Stack {
         self.losing.iter().any(|losing| losing.loses(key))
     }
 
+    /// Does the engine show its objects in place? What decorates it shows them as they lie.
+    pub(crate) fn shows_objects(&self) -> bool {
+        self.raw.views().is_some()
+    }
+
     /// Stores a tensor past all that is wrong with the engine. False: there is no room.
     pub(crate) fn store(&self, key: &str, shape: &Shape, value: &Value) -> bool {
         let memory = Foreign::from_vec(value.bytes.to_vec());
