@@ -471,7 +471,8 @@ impl Core {
             ended = self.readers.close(Instant::now());
         }
         // A slab in the making is registered by a thread of its own.
-        while self.arena.is_growing() && wait.sleep(Duration::from_millis(1)).is_ok() {}
+        let growing = || self.arena.is_growing() || self.copies.is_growing();
+        while growing() && wait.sleep(Duration::from_millis(1)).is_ok() {}
         // A call may also run on its caller's own thread, which closing doesn't end.
         if ended && self.calls_running() == 0 && !self.arena.is_growing() {
             let registered: Vec<(usize, usize)> = crate::patience::lock(&self.registered).iter().copied().collect();

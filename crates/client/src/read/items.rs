@@ -27,7 +27,7 @@ pub(crate) struct Items {
     pub(crate) namespace_len: usize,
     /// Does the engine compare tags?
     pub(crate) tagged: bool,
-    /// The very objects, where they are held for this read: one for each item, `None` for a value of zero bytes.
+    /// The very objects, where they are held for this read, each at the first item of its key; `None` at the others, and for a value of zero bytes.
     pub(crate) held: Option<Vec<Option<View>>>,
     packed: Tag,
     packed_empty: Tag,

@@ -5,7 +5,7 @@ use crate::{
     CallError, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, blocking::call_engine, core::Core,
     error::read_error, patience::Wait, request::Expected,
 };
-use std::sync::Arc;
+use std::{collections::HashMap, iter, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
 use tensorlease_memory::View;
 
@@ -32,31 +32,43 @@ pub(crate) fn views(
     Ok(values)
 }
 
-/// The request with every item as the engine holds it, and the objects themselves.
+/// The request with every item as the engine holds it, and the objects themselves, each at its first item. A key is looked up once: asked twice it
+/// might be replaced in between, and be two different things.
 pub(super) fn held(
     core: &Arc<Core>,
     request: ReadRequest,
     wait: &Wait<'_>,
 ) -> Result<(ReadRequest, Vec<Option<View>>), ReadError> {
-    let wanted: Vec<(String, Expected)> = request
-        .items
-        .into_iter()
-        .map(|item| (item.key, item.expected))
-        .collect();
-    let values = viewed(core, &wanted, wait)?;
-    let (items, objects): (Vec<ReadItem>, Vec<Option<View>>) = wanted
-        .into_iter()
-        .zip(values)
-        .map(|((key, _), ValueView { kind, view })| {
-            let expected = match kind {
-                ObjectKind::Tensor(spec) => Expected::Tensor(spec),
-                ObjectKind::Packed => Expected::Packed(view.as_ref().map_or(0, |view| view.len() as u64)),
+    let (mut known, mut wanted) = (HashMap::with_capacity(request.items.len()), Vec::new());
+    let mut places = Vec::with_capacity(request.items.len());
+    for item in &request.items {
+        let place = known.entry(item.key.as_str()).or_insert_with(|| {
+            wanted.push((item.key.clone(), item.expected.clone()));
+            wanted.len() - 1
+        });
+        places.push(*place);
+    }
+    let mut values: Vec<(Expected, Option<View>)> = viewed(core, &wanted, wait)?.into_iter().map(as_held).collect();
+    let (items, objects): (Vec<ReadItem>, Vec<Option<View>>) = iter::zip(request.items, places)
+        .map(|(ReadItem { key, expected }, place)| {
+            let (found, view) = &mut values[place];
+            let expected = match expected {
+                Expected::Described => found.clone(),
+                given => given,
             };
-            (ReadItem { key, expected }, view)
+            (ReadItem { key, expected }, view.take())
         })
         .unzip();
     let request = ReadRequest { items, ..request };
     Ok((request, objects))
+}
+
+fn as_held(ValueView { kind, view }: ValueView) -> (Expected, Option<View>) {
+    let expected = match kind {
+        ObjectKind::Tensor(spec) => Expected::Tensor(spec),
+        ObjectKind::Packed => Expected::Packed(view.as_ref().map_or(0, |view| view.len() as u64)),
+    };
+    (expected, view)
 }
 
 fn viewed(core: &Arc<Core>, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Result<Vec<ValueView>, ReadError> {

@@ -254,7 +254,15 @@ fn a_read_without_types_beside_a_writer_on_a_host_gives_whole_values_only() {
             }
         });
         while Instant::now() < end {
-            let value = get_k(&store, Patience::default()).unwrap();
+            // Asked twice, a key is still one object.
+            let twice = ReadRequest {
+                items: vec![described("k"), described("k")],
+                ..ReadRequest::default()
+            };
+            let mut values = store.get(twice, Patience::default()).unwrap().values;
+            let value = values.remove(0);
+            assert_eq!(values[0].kind, value.kind);
+            assert_eq!(values[0].buffer.as_deref(), value.buffer.as_deref());
             let bytes = value.buffer.as_deref().unwrap_or(&[]);
             let expected = match (&value.kind, bytes.len()) {
                 (ObjectKind::Tensor(spec), 1000) if *spec == bytes_spec(1000) => pattern(1, 1000),
