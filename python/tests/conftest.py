@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,11 @@ import tensorlease as tl
 URL = "embedded://?capacity=256MiB"
 #: Makes `import torch` fail as where it is not installed.
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
+
+# A shell starts what runs in the background with SIGINT ignored, and nohup with SIGHUP: tests send both, to processes that inherit this.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
