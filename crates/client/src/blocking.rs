@@ -2,7 +2,7 @@
 
 use crate::{
     CallError,
-    core::Core,
+    parts::Core,
     patience::{Wait, lock},
 };
 use std::sync::{Arc, Condvar, Mutex};

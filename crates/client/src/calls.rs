@@ -4,7 +4,7 @@
 
 use crate::{
     CallError,
-    core::Core,
+    parts::Core,
     patience::{Wait, lock},
 };
 use std::{

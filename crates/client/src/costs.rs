@@ -1,6 +1,6 @@
 //! What a copy and a registration cost here, measured once at open.
 
-use crate::{core::Core, patience::Wait};
+use crate::{parts::Core, patience::Wait};
 use std::{
     sync::{
         Arc,

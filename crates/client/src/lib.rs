@@ -36,16 +36,16 @@ mod stats;
 
 mod blocking;
 mod calls;
-mod core;
 mod costs;
-mod growth;
+mod held;
 mod open;
+mod parts;
 mod promises;
 mod read;
-mod readers;
 mod store;
 mod url;
 mod warnings;
+mod workers;
 mod write;
 
 pub use dtype::{DType, UnknownDType};

@@ -2,8 +2,8 @@
 
 use crate::{
     Delivery, OpenError, Options, Patience,
-    core::Core,
     options::parse_bytes,
+    parts::Core,
     patience::Wait,
     url::{StoreUrl, config},
 };

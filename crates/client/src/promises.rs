@@ -1,6 +1,6 @@
 //! What the engine contract promises of every call, checked: one result per key, no panic.
 
-use crate::core::Core;
+use crate::parts::Core;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensorlease_engine::{Fault, FaultKind, Loan, Staging};
 

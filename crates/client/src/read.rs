@@ -1,14 +1,14 @@
 //! The data's way in: check, plan, lease, transfer, verify, deliver.
 
-pub(crate) mod check;
+pub(crate) mod arguments;
 mod deliver;
 mod describe;
 mod execute;
-mod ground;
 mod groups;
 pub(crate) mod items;
 mod job;
 mod land;
+mod landing;
 mod view;
 
 pub(crate) use describe::describe;
@@ -18,7 +18,7 @@ pub use view::ValueView;
 pub(crate) use view::views;
 
 use crate::{
-    CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest, calls, core::Core, error::read_error,
+    CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest, calls, error::read_error, parts::Core,
     patience::Wait,
 };
 use job::Job;
@@ -38,7 +38,7 @@ const RANGES_TRIES_MAX: u32 = 32;
 pub(crate) fn get(core: &Arc<Core>, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
     let _entered = core.enter()?;
     let wait = patience.bounded(core.options.call_timeout);
-    check::arguments(&request)?;
+    arguments::arguments(&request)?;
     core.check_means(request.items.len())?;
     if !describe::needed(&request) {
         return as_asked(core, request, &wait);

@@ -4,10 +4,10 @@ use crate::{
     CallError, Expected, KeyFailure, ObjectKind, OpenError, Options, Patience, PutItem, QueryError, ReadError,
     ReadOutput, ReadRequest, RemoveError, Stats, ValueView, WriteError,
     blocking::{call_engine, on_a_reader},
-    core::Core,
     error::message,
-    growth::Refused,
+    held::slabs::Refused,
     open,
+    parts::Core,
     patience::Wait,
     read,
     write::{self, Route},
@@ -148,7 +148,7 @@ impl Store {
         let core = self.core();
         let _entered = core.enter()?;
         for (key, _) in wanted {
-            read::check::key(key)?;
+            read::arguments::key(key)?;
         }
         read::views(core, wanted, &patience.bounded(core.options.call_timeout))
     }
@@ -398,7 +398,7 @@ impl Store {
     }
 
     fn check_keys(&self, keys: &[String]) -> Result<(), CallError> {
-        keys.iter().try_for_each(|key| read::check::key(key))
+        keys.iter().try_for_each(|key| read::arguments::key(key))
     }
 
     fn full(&self, keys: &[String]) -> Vec<String> {

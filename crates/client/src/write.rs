@@ -7,10 +7,10 @@ use crate::{
     CallError, KeyFailure, ObjectKind, Patience, PutItem, Segment, TensorSpec, WriteError,
     blocking::call_engine,
     calls,
-    core::Core,
     error::{quoted, write_error},
+    parts::Core,
     patience::Wait,
-    read::{backoff, check, items::ZERO_MARKER},
+    read::{arguments, backoff, items::ZERO_MARKER},
     spec::{packed_empty_tag, packed_tag},
 };
 use execute::{Unwritten, WriteCall};
@@ -169,7 +169,7 @@ fn checked(core: &Core, items: Vec<PutItem>) -> Result<Vec<Object>, CallError> {
     let invalid = |message: String| Err(CallError::Invalid { message });
     let mut seen = HashSet::with_capacity(items.len());
     for item in &items {
-        check::key(&item.key)?;
+        arguments::key(&item.key)?;
         let len = item.bytes();
         if !seen.insert(item.key.as_str()) {
             let key = quoted(&item.key);

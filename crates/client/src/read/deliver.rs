@@ -1,9 +1,9 @@
 //! What has landed becomes the caller's, in the caller's order.
 
 use super::{
-    ground::{Ground, SharedLanding, index},
     groups::How,
     job::{Job, Parts, Place},
+    landing::{Ground, SharedLanding, index},
 };
 use crate::{ReadOutput, ReadValue};
 use std::{collections::HashMap, mem, ops::Range, sync::Arc};

@@ -4,8 +4,8 @@ use super::items::{Items, ZERO_MARKER};
 use crate::{
     CallError, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
     blocking::call_engine,
-    core::Core,
     error::{message, read_error},
+    parts::Core,
     patience::Wait,
     request::Expected,
     spec::{from_tag, packed_empty_tag},

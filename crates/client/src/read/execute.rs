@@ -7,8 +7,8 @@ use super::{
 use crate::{
     CallError, FallbackKind,
     calls::{EngineCall, Gate},
-    core::Core,
-    growth::Refused,
+    held::slabs::Refused,
+    parts::Core,
 };
 use std::{
     ops::Range,
@@ -120,8 +120,8 @@ fn direct(core: &Core, items: &Items, transfers: &[Transfer], road: Road) -> Vec
 /// Fresh memory gets its pages in one call: a fault for each, taken by the copy, costs more than the copy itself.
 fn prefault(first: &Transfer, len: u64) {
     if let Landing::Fresh(mapping) = first.ground.landing() {
-        let start = super::ground::index(first.ground_offset);
-        mapping.prefault(start..start + super::ground::index(len));
+        let start = super::landing::index(first.ground_offset);
+        mapping.prefault(start..start + super::landing::index(len));
     }
 }
 
@@ -134,7 +134,7 @@ fn bounce(core: &Arc<Core>, how: How, bytes: u64, gate: &Gate<'_>) -> Result<Lan
         fault,
         unlent: Some(kind),
     };
-    let loan = match core.borrow(staging, super::ground::index(bytes)) {
+    let loan = match core.borrow(staging, super::landing::index(bytes)) {
         Err(fault) if fault.kind == FaultKind::NoLoan => return Err(refused(FallbackKind::NoLoan, fault)),
         lent => lent?,
     };
@@ -162,11 +162,11 @@ fn staged(
         .iter()
         .scan(0, |end, transfer| {
             let start = *end;
-            *end += super::ground::index(transfer.len);
+            *end += super::landing::index(transfer.len);
             Some(start)
         })
         .collect();
-    let span = |at: usize| starts[at]..starts[at] + super::ground::index(transfers[at].len);
+    let span = |at: usize| starts[at]..starts[at] + super::landing::index(transfers[at].len);
     let road = match bounce {
         Landing::Foreign(_) => Road::Transport,
         _ => Road::Any,
@@ -224,9 +224,9 @@ fn copy_out(core: &Core, bounce: &Landing, starts: &[usize], transfers: &[&Trans
             if core.lends().is_none() {
                 prefault(first, len);
             }
-            let start = super::ground::index(region.source_offset);
+            let start = super::landing::index(region.source_offset);
             (
-                bounce.source(start..start + super::ground::index(len)),
+                bounce.source(start..start + super::landing::index(len)),
                 first.ground.target(first.ground_offset, len),
             )
         })
@@ -336,8 +336,8 @@ fn copied<'a>(
     let source = |transfer: &Transfer| {
         let object = objects[transfer.item as usize].as_ref();
         let object = object.expect("values of zero bytes have no transfer");
-        let start = super::ground::index(transfer.object_offset);
-        object.source(start..start + super::ground::index(transfer.len))
+        let start = super::landing::index(transfer.object_offset);
+        object.source(start..start + super::landing::index(transfer.len))
     };
     let pairs: Vec<_> = transfers.iter().map(source).zip(targets).collect();
     core.stages.transfer.time(|| copy_all(&pairs));
@@ -388,7 +388,7 @@ impl Core {
             Err(refused) => refused.told(self),
         };
         self.count_reason_of(&refused, staging_fallback(refused.kind), 1);
-        let len = super::ground::index(bytes);
+        let len = super::landing::index(bytes);
         let fresh = Mapping::new(MappingKind::Anonymous, len).map_err(|error| {
             let words = format!("no memory to stage {bytes} bytes in: {error}; free memory of this machine");
             Fault::new(FaultKind::NoHandle, 0, words)

@@ -1,7 +1,7 @@
 //! Transfers, and how they are cut into engine calls.
 
-use super::{ground::Ground, items::Items};
-use crate::{calls, core::Core};
+use super::{items::Items, landing::Ground};
+use crate::{calls, parts::Core};
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
 use tensorlease_engine::LoanLimits;

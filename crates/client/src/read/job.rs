@@ -4,12 +4,12 @@ mod ranges;
 
 use super::{
     execute::Finished,
-    ground::{Ground, SharedLanding},
     groups::{self, Group, How, Transfer},
     items::{Item, Items, ZERO_MARKER},
+    landing::{Ground, SharedLanding},
 };
 use crate::{
-    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, core::Core, error::read_error,
+    Delivery, FallbackKind, KeyFailure, ObjectKind, ReadError, ReadRequest, error::read_error, parts::Core,
     patience::Wait, request::Expected,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};

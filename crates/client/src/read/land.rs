@@ -1,7 +1,7 @@
 //! Chooses the memory of each unit: leased, copied, registered for the call, or the caller's.
 
-use super::{ground::SharedLanding, groups::How, job::Job};
-use crate::{CallError, Delivery, FallbackKind, ReadError, core::Core, patience::Wait};
+use super::{groups::How, job::Job, landing::SharedLanding};
+use crate::{CallError, Delivery, FallbackKind, ReadError, parts::Core, patience::Wait};
 use std::{fmt::Display, iter, sync::Arc};
 use tensorlease_arena::{
     GRANULE_BYTES, SlabKind,
@@ -205,13 +205,13 @@ impl Job<'_> {
         });
         let small_bytes = small
             .iter()
-            .map(|unit| super::ground::index(self.units[*unit as usize].len))
+            .map(|unit| super::landing::index(self.units[*unit as usize].len))
             .sum();
         if MANY_BYTES <= small_bytes && !has_room(small_bytes) {
             return Err(self.core.no_memory(small_bytes as u64, &"the heap has not so much"));
         }
         for unit in small {
-            let len = super::ground::index(self.units[unit as usize].len);
+            let len = super::landing::index(self.units[unit as usize].len);
             let how = if self.core.registers() {
                 How::Staged
             } else {
@@ -288,7 +288,7 @@ impl Job<'_> {
     fn land_in_mappings(&mut self, units: &[u32], how: How, limits: GroupLimits) -> Result<(), ReadError> {
         let lens: Vec<u64> = units.iter().map(|unit| self.room(*unit)).collect();
         for group in cut_groups(&lens, unpadded(limits)) {
-            let of_group: Vec<usize> = lens[group.clone()].iter().copied().map(super::ground::index).collect();
+            let of_group: Vec<usize> = lens[group.clone()].iter().copied().map(super::landing::index).collect();
             let (starts, bytes) = lay_out(&of_group);
             let mapping = Mapping::new(MappingKind::Anonymous, bytes)
                 .map_err(|error| self.core.no_memory(bytes as u64, &error))?;

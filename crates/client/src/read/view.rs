@@ -2,8 +2,8 @@
 
 use super::describe::{check_len, mismatch, object_kind, value_bytes, words};
 use crate::{
-    CallError, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, blocking::call_engine, core::Core,
-    error::read_error, patience::Wait, request::Expected,
+    CallError, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, blocking::call_engine, error::read_error,
+    parts::Core, patience::Wait, request::Expected,
 };
 use std::{collections::HashMap, iter, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};

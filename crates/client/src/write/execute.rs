@@ -4,7 +4,7 @@ use super::Object;
 use crate::{
     Segment,
     calls::{EngineCall, Gate},
-    core::Core,
+    parts::Core,
     read::refused_registration,
 };
 use std::{ops::Range, sync::Arc};

@@ -4,7 +4,7 @@ use super::{
     Object, Route,
     execute::{Staging, WriteCall},
 };
-use crate::{CallError, FallbackKind, Segment, WriteError, calls, core::Core, growth::Refused, patience::Wait};
+use crate::{CallError, FallbackKind, Segment, WriteError, calls, held::slabs::Refused, parts::Core, patience::Wait};
 use std::sync::Arc;
 use tensorlease_arena::{
     GRANULE_BYTES, SlabKind,

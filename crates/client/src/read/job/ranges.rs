@@ -6,8 +6,8 @@ use crate::{
     patience::Wait,
     read::{
         describe,
-        ground::{Ground, SharedLanding},
         groups::{How, Transfer},
+        landing::{Ground, SharedLanding},
     },
 };
 use std::{ops::Range, sync::Arc};

@@ -3,11 +3,11 @@
 use crate::{
     CallError, Delivery, FallbackKind, Options, ReadError, WriteError,
     costs::Costs,
-    growth::Refused,
+    held::slabs::Refused,
     patience::lock,
-    readers::Readers,
     stats::{Counters, Stages, Stats},
     warnings::Warnings,
+    workers::Readers,
 };
 use std::{
     collections::HashSet,

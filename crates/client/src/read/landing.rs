@@ -1,6 +1,6 @@
 //! The memory a transfer lands in, owned by the record of its engine call.
 
-use crate::core::Core;
+use crate::parts::Core;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},

@@ -1,6 +1,6 @@
 //! Making, registering and giving up slabs.
 
-use crate::{CallError, FallbackKind, core::Core, open::chain, patience::lock, read::cuts_at_multiples};
+use crate::{CallError, FallbackKind, open::chain, parts::Core, patience::lock, read::cuts_at_multiples};
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 use tensorlease_arena::{AcquireError, SlabKind};
 use tensorlease_engine::RegisterError;

@@ -1,0 +1,3 @@
+//! All memory that a store holds.
+
+pub(crate) mod slabs;
