@@ -54,21 +54,8 @@ impl Memory {
         wanted: &[(u64, u64)],
         slice: impl Fn() -> Result<Duration, CallError>,
     ) -> Result<Acquired, CallError> {
-        // Only ranges can be read into memory of several registrations (invariant 1).
-        let most = self.registrations.piece_bytes();
-        let divisible = |(len, _): &&(u64, u64)| self.calls.claims().ranges || *len <= most;
-        let possible = wanted.iter().take_while(divisible).count();
-        let grown = self
-            .arena
-            .acquire_growing(kind, &wanted[..possible], &self.registrations, slice)?;
-        let refused = match grown.refused {
-            Some(ungrown) => Some(self.refused(ungrown)?),
-            None => wanted.get(possible).map(|(asked, _)| Refused {
-                kind: FallbackKind::TooLarge,
-                error: AcquireError::TooLarge { asked: *asked, most },
-                cause: None,
-            }),
-        };
+        let grown = self.arena.acquire_growing(kind, wanted, &self.registrations, slice)?;
+        let refused = grown.refused.map(|ungrown| self.refused(ungrown)).transpose()?;
         let blocks = grown.blocks;
         Ok(Acquired { blocks, refused })
     }
