@@ -1,13 +1,13 @@
 //! Which faults are worth another try, and how long to wait before it.
 
 use std::time::Duration;
-use tensorlease_engine::{Capabilities, FaultKind};
+use tensorlease_engine::FaultKind;
 
-/// Is a write that failed so worth another try?
-pub(crate) fn passes(claims: &Capabilities, kind: FaultKind) -> bool {
+/// Is a write that failed so worth another try? `evicts`: the engine makes room by itself.
+pub(crate) fn passes(evicts: bool, kind: FaultKind) -> bool {
     match kind {
         FaultKind::NoHandle | FaultKind::Expired | FaultKind::Transient => true,
-        FaultKind::Full => claims.evicts,
+        FaultKind::Full => evicts,
         _ => false,
     }
 }

@@ -39,7 +39,12 @@ pub(crate) fn put_planned<C: EngineCall<Context = Parts, Done = Unwritten>>(
     let (keys, bytes) = (objects.len() as u64, objects.iter().map(|object| object.len).sum());
     // Only who names a time waits for room; everybody else learns at once that there is none.
     let for_room = claims.others_make_room && patience.deadline.is_some();
-    let mut progress = Progress::new(claims, parts.options.retries, for_room, parts.memory.lends_slabs());
+    let mut progress = Progress::new(
+        claims.evicts,
+        parts.options.retries,
+        for_room,
+        parts.memory.lends_slabs(),
+    );
     while !objects.is_empty() {
         let (calls, later) = planned(parts, objects, progress.divisor(), &wait)?;
         let unwritten = parts.run(calls, usize::MAX, &wait)?;

@@ -8,6 +8,9 @@ use crate::calls;
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
 use tensorlease_memory::Region;
 
+#[cfg(test)]
+mod tests;
+
 /// Calls per worker: enough that workers which finish early find more.
 const CALLS_PER_WORKER: usize = 4;
 /// Small values are cut finer where an engine asks elsewhere about all keys of a call before a byte moves: the first calls of all workers wait for that

@@ -3,7 +3,10 @@
 use super::{execute::Unwritten, object::Object};
 use crate::{KeyFailure, retrying};
 use std::mem;
-use tensorlease_engine::{Capabilities, FaultKind};
+use tensorlease_engine::FaultKind;
+
+#[cfg(test)]
+mod tests;
 
 /// What is to happen before the next round.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +24,8 @@ pub(super) enum Next {
 
 /// One put as it goes.
 pub(super) struct Progress {
-    claims: Capabilities,
+    /// The engine makes room by itself.
+    evicts: bool,
     retries: u32,
     /// The put waits until others have made room.
     for_room: bool,
@@ -34,9 +38,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(claims: &Capabilities, retries: u32, for_room: bool, has_idle: bool) -> Self {
+    pub(super) fn new(evicts: bool, retries: u32, for_room: bool, has_idle: bool) -> Self {
         Self {
-            claims: claims.clone(),
+            evicts,
             retries,
             for_room,
             has_idle,
@@ -60,7 +64,7 @@ impl Progress {
             let kind = fault.kind;
             let failure = KeyFailure::new(&object.key[namespace_len..], fault);
             let may_get_room = kind == FaultKind::Full && (self.for_room || self.has_idle);
-            if !retrying::passes(&self.claims, kind) && !may_get_room {
+            if !retrying::passes(self.evicts, kind) && !may_get_room {
                 self.failures.push(failure);
                 continue;
             }
