@@ -1,8 +1,8 @@
 //! Reads: where the objects lie in one round trip, then copies by the calling thread.
+use super::messages::{in_messages, unexpected};
 use super::returns::Returned;
 use super::session::{Session, Slabs};
 use super::shown::Shown;
-use super::{in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
 use tensorlease_engine::{Fault, FaultKind, ReadOp};

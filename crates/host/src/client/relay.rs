@@ -1,12 +1,13 @@
 //! Calls on the engine behind a daemon. Bytes move between that engine and extents of this client; other memory is staged in one.
 use super::extents::Extents;
 use super::lanes::{Lanes, Unanswered};
+use super::messages::{in_messages, key_too_long, unexpected};
 use super::registered::Registered;
 use super::session::Session;
-use super::{in_messages, key_too_long, unexpected};
+
 use crate::wire::{Answer, Failure, Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store, TAG_BYTES_MAX};
 use std::sync::Arc;
-use tensorlease_engine::{Capabilities, Fault, FaultKind, ObjectInfo, ReadOp, Registration, Tag, WriteOp};
+use tensorlease_engine::{Fault, FaultKind, ObjectInfo, ReadOp, Tag, WriteOp};
 use tensorlease_memory::{CopyMode, NoSlab, Region, SlabMemory, SlabSource, Source, Target, copy, limits};
 
 /// Where in a staging extent the next object begins.
@@ -18,29 +19,6 @@ pub(super) struct Relay {
     pub(super) registered: Registered,
     /// Of the engine behind the daemon.
     pub(super) name: String,
-}
-
-/// What a client of such a daemon claims. Transfers go to extents and to nothing else, so memory has to be registered; and one whose connection
-/// broke may still run in the daemon.
-pub(super) fn capabilities(claims: &crate::wire::Claims<'_>) -> Capabilities {
-    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX).max(1);
-    Capabilities {
-        name: "host",
-        registration: Registration::Required,
-        registration_bytes_max: claims.registration_bytes_max,
-        batch_keys_max: count(claims.batch_keys_max).min(LIST_MAX),
-        batch_bytes_max: claims.batch_bytes_max,
-        readers_worth: count(claims.readers_worth),
-        large_read_bytes_min: claims.large_read_bytes_min,
-        large_write_bytes_min: claims.large_write_bytes_min,
-        ranges: claims.ranges,
-        atomic_replace: claims.atomic_replace,
-        evicts: claims.evicts,
-        others_make_room: claims.others_make_room,
-        describes: claims.describes,
-        late_writes: true,
-        prompt: false,
-    }
 }
 
 /// Bytes of one operation: in an extent already, or staged in one from this byte on.

@@ -1,7 +1,7 @@
 //! Writes: blocks of the daemon's arena, filled by the calling thread, become objects by one message.
+use super::messages::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
 use super::session::{Session, Slabs};
 use super::window::{Reserved, Window};
-use super::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
 use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};

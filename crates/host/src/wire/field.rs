@@ -1,5 +1,23 @@
 //! Numbers, strings and lists in a body.
-use super::{KEY_BYTES_MAX, LIST_MAX, Position, TAG_BYTES_MAX};
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
+/// Longest tag, bytes.
+pub const TAG_BYTES_MAX: usize = 1024;
+/// Most keys, tickets or blocks in one list of a request: bounds the answer too.
+pub const LIST_MAX: usize = 1024;
+
+/// Memory of the daemon's arena. The generation tells the present owner of these bytes from those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Number of the slab.
+    pub slab: u32,
+    /// First byte, from the slab's beginning.
+    pub offset: u64,
+    /// Length, bytes.
+    pub len: u64,
+    /// Generation of the block.
+    pub generation: u32,
+}
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,6 +153,15 @@ impl<'a> Fields<'a> {
             bytes => Err(WireError::Trailing { bytes }),
         }
     }
+}
+
+/// The beginning of a text that may be too long.
+pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 pub(super) fn put_position(out: &mut Vec<u8>, position: Position) {

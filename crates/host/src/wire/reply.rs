@@ -1,7 +1,7 @@
 //! What the daemon answers.
-use super::field::{Fields, WireError, put_list, put_position, put_short, put_u32, put_u64};
+use super::field::{Fields, Position, WireError, put_list, put_position, put_short, put_u32, put_u64};
+use super::frame::frame;
 use super::relay::{self, Claims, Failure, Known};
-use super::{Position, frame};
 
 /// A slab that an answer names for the first time. Its descriptor comes with the frame, in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
