@@ -26,8 +26,6 @@ const CLAIMS: Claims<'static> = Claims {
     readers_worth: 4,
     large_read_bytes_min: 5,
     large_write_bytes_min: 6,
-    ranges: true,
-    atomic_replace: false,
     evicts: true,
     others_make_room: false,
     describes: true,
