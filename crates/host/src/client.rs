@@ -21,8 +21,8 @@ pub use session::{ConnectError, HostReport, WELCOME_MAX};
 use crate::place::SocketPath;
 use crate::wire::{Answer, KEY_BYTES_MAX, Request};
 use extents::Extents;
-use lanes::Lanes;
-use messages::{in_messages, unexpected};
+use lanes::{Lanes, Unanswered};
+use messages::{PerKey, descriptions, in_messages, numbers, unexpected};
 use registered::Registered;
 use relay::Relay;
 use session::Session;
@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlease_engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Tag, Viewed,
-    Views, WriteOp,
+    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Viewed, Views,
+    WriteOp,
 };
 use tensorlease_memory::{Region, SlabSource};
 use window::Window;
@@ -146,34 +146,46 @@ impl HostEngine {
     }
 
     /// One result per key; a fault of the whole call is each key's.
-    fn for_keys<T>(
-        &self,
-        keys: usize,
-        call: impl FnOnce(&Open) -> Result<Vec<Result<T, Fault>>, Fault>,
-    ) -> Vec<Result<T, Fault>> {
+    fn for_keys<T>(&self, keys: usize, call: impl FnOnce(&Open) -> PerKey<T>) -> Vec<Result<T, Fault>> {
         match self.with(call) {
             Ok(results) => results,
             Err(fault) => (0..keys).map(|_| Err(fault.clone())).collect(),
         }
     }
 
-    fn flags(&self, keys: &[&str], request: for<'a> fn(Vec<&'a str>) -> Request<'a>) -> Vec<Result<bool, Fault>> {
+    /// A question about objects, which whoever has them answers: the daemon, or on a lane the engine behind it.
+    fn ask<T>(
+        &self,
+        open: &Open,
+        request: &Request<'_>,
+        read: impl FnOnce(Answer<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        match &self.relay {
+            Some(relay) => relay.lanes.ask(&open.session, request, read).map_err(Unanswered::fault),
+            None => open.session.ask(request, |answer, _| read(answer)),
+        }
+    }
+
+    fn ask_in_messages<T>(
+        &self,
+        keys: &[&str],
+        request: for<'a> fn(Vec<&'a str>) -> Request<'a>,
+        read: fn(Answer<'_>, usize) -> PerKey<T>,
+    ) -> Vec<Result<T, Fault>> {
         self.for_keys(keys.len(), |open| {
             in_messages(keys, |range| {
-                let keys = &keys[range];
-                if let Some(relay) = &self.relay {
-                    let numbers = relay.numbers(&open.session, keys.len(), &request(keys.to_vec()))?;
-                    return Ok(numbers
-                        .into_iter()
-                        .map(|number| number.map(|number| 0 < number))
-                        .collect());
-                }
-                open.session.ask(&request(keys.to_vec()), |answer, _| match answer {
-                    Answer::Flags { flags } if flags.len() == keys.len() => Ok(flags.into_iter().map(Ok).collect()),
-                    other => Err(unexpected(&other)),
-                })
+                let request = request(keys[range.clone()].to_vec());
+                self.ask(open, &request, |answer| read(answer, range.len()))
             })
         })
+    }
+
+    fn flags(&self, keys: &[&str], request: for<'a> fn(Vec<&'a str>) -> Request<'a>) -> Vec<Result<bool, Fault>> {
+        let numbers = self.ask_in_messages(keys, request, numbers);
+        numbers
+            .into_iter()
+            .map(|number| number.map(|number| 0 < number))
+            .collect()
     }
 }
 
@@ -234,15 +246,7 @@ impl Engine for HostEngine {
             return Ok(0);
         }
         let request = Request::RemovePrefix { prefix };
-        self.with(|open| {
-            if let Some(relay) = &self.relay {
-                return relay.numbers(&open.session, 1, &request)?.remove(0);
-            }
-            open.session.ask(&request, |answer, _| match answer {
-                Answer::Removed { count } => Ok(count),
-                other => Err(unexpected(&other)),
-            })
-        })
+        self.with(|open| self.ask(open, &request, |answer| numbers(answer, 1))?.remove(0))
     }
 
     fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
@@ -250,26 +254,7 @@ impl Engine for HostEngine {
     }
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.for_keys(keys.len(), |open| {
-            in_messages(keys, |range| {
-                let keys = &keys[range];
-                if let Some(relay) = &self.relay {
-                    return relay.describe(&open.session, keys);
-                }
-                let request = Request::Describe { keys: keys.to_vec() };
-                open.session.ask(&request, |answer, _| match answer {
-                    Answer::Described { objects } if objects.len() == keys.len() => {
-                        let info = |object: crate::wire::Described<'_>| ObjectInfo {
-                            len: object.len,
-                            tag: Some(Tag::new(object.tag)),
-                            version: object.version,
-                        };
-                        Ok(objects.into_iter().map(|object| Ok(object.map(info))).collect())
-                    }
-                    other => Err(unexpected(&other)),
-                })
-            })
-        })
+        self.ask_in_messages(keys, |keys| Request::Describe { keys }, descriptions)
     }
 
     fn stats(&self) -> EngineStats {

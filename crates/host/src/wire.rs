@@ -7,11 +7,13 @@ mod field;
 mod frame;
 mod relay;
 mod reply;
+mod report;
 mod request;
 
 pub(crate) use field::beginning;
 pub use field::{KEY_BYTES_MAX, LIST_MAX, Position, TAG_BYTES_MAX, WireError};
 pub use frame::{FRAME_BYTES_MAX, LENGTH_BYTES, MAGIC, VERSION, body_len};
-pub use relay::{Claims, FAILURE_BYTES_MAX, Failure, Fetch, Known, Span, Store};
-pub use reply::{Answer, ClientRow, Described, NamespaceRow, NewSlab, Pinned, Reply, Report, Reservation, StoreCounts};
+pub use relay::{Claims, Described, FAILURE_BYTES_MAX, Failure, Fetch, Span, Store};
+pub use reply::{Answer, NewSlab, Pinned, Reply, Reservation};
+pub use report::{ClientRow, NamespaceRow, Report, StoreCounts};
 pub use request::{Commit, Request, version_of_hello};

@@ -1,5 +1,5 @@
 //! Views: objects read where they lie, pinned until they are dropped.
-use super::messages::{in_messages, unexpected};
+use super::messages::{PerKey, in_messages, unexpected};
 use super::returns::Returned;
 use super::session::{Session, Slabs};
 use crate::wire::{Answer, Pinned, Request};
@@ -18,18 +18,14 @@ impl ViewKeeper for Keeper {
     }
 }
 
-pub(super) fn batch(session: &Arc<Session>, keys: &[&str]) -> Result<Vec<Result<Viewed, Fault>>, Fault> {
+pub(super) fn batch(session: &Arc<Session>, keys: &[&str]) -> PerKey<Viewed> {
     let keeper: Arc<dyn ViewKeeper> = Arc::new(Keeper {
         session: Arc::clone(session),
     });
     in_messages(keys, |range| message(session, &keys[range], &keeper))
 }
 
-fn message(
-    session: &Session,
-    keys: &[&str],
-    keeper: &Arc<dyn ViewKeeper>,
-) -> Result<Vec<Result<Viewed, Fault>>, Fault> {
+fn message(session: &Session, keys: &[&str], keeper: &Arc<dyn ViewKeeper>) -> PerKey<Viewed> {
     let request = Request::Pin {
         separate: true,
         keys: keys.to_vec(),

@@ -34,7 +34,7 @@ impl Object {
         Described {
             len: self.len,
             version: self.version,
-            tag: self.tag.as_bytes(),
+            tag: Some(self.tag.as_bytes()),
         }
     }
 }

@@ -4,7 +4,9 @@ use super::latch::Latch;
 use super::session::Session;
 use super::threads::{self, ENGINE_STACK_BYTES};
 use super::violation::{ProtocolViolation, violation};
-use crate::wire::{Claims, FAILURE_BYTES_MAX, Failure, Fetch, Known, LIST_MAX, Span, Store, TAG_BYTES_MAX, beginning};
+use crate::wire::{
+    Claims, Described, FAILURE_BYTES_MAX, Failure, Fetch, LIST_MAX, Span, Store, TAG_BYTES_MAX, beginning,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -263,8 +265,8 @@ pub(super) fn failure(fault: &Fault) -> Failure<'_> {
     }
 }
 
-pub(super) fn known(info: &ObjectInfo) -> Known<'_> {
-    Known {
+pub(super) fn described(info: &ObjectInfo) -> Described<'_> {
+    Described {
         len: info.len,
         version: info.version,
         tag: info

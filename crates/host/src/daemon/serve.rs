@@ -207,25 +207,17 @@ impl Asker<'_> {
                 self.shared.take_back(vec![released]);
                 self.unanswered()
             }
-            Request::Remove { keys } => {
-                let flags = keys.iter().map(|key| index.remove(key).is_some()).collect();
-                self.answer(Answer::Flags { flags })
-            }
-            Request::RemovePrefix { prefix } => {
-                let count = index.remove_prefix(prefix);
-                self.answer(Answer::Removed { count })
-            }
-            Request::Contains { keys } => {
-                let flags = keys.iter().map(|key| index.get(key).is_some()).collect();
-                self.answer(Answer::Flags { flags })
-            }
+            Request::Remove { keys } => self.flags(keys.iter().map(|key| index.remove(key).is_some())),
+            Request::RemovePrefix { prefix } => self.results(&[Ok(index.remove_prefix(prefix))]),
+            Request::Contains { keys } => self.flags(keys.iter().map(|key| index.get(key).is_some())),
             Request::Describe { keys } => {
                 let objects = found(keys);
                 let objects = objects
                     .iter()
-                    .map(|object| object.as_deref().map(Object::described))
-                    .collect();
-                self.answer(Answer::Described { objects })
+                    .map(|object| Ok(object.as_deref().map(Object::described)));
+                self.answer(Answer::Described {
+                    objects: objects.collect(),
+                })
             }
             Request::Counts => self.answer(Answer::Counts(self.shared.counts())),
             Request::Report => self.answer(Answer::Report(self.shared.report())),
@@ -240,27 +232,34 @@ impl Asker<'_> {
     /// What the engine behind the daemon is asked, on a lane.
     fn relayed(&mut self, relay: &Relay, request: &Request<'_>) -> Result<(), End> {
         let engine = relay.engine();
-        let flags = |results: Vec<Result<bool, Fault>>| -> Vec<Result<u64, Fault>> {
-            results.into_iter().map(|result| result.map(u64::from)).collect()
-        };
+        let number = |result: Result<bool, Fault>| result.map(u64::from);
         let results = match request {
             Request::Fetch { reads } => relay.fetch(self.session, reads)?,
             Request::Store { writes } => relay.store(self.session, writes)?,
-            Request::Remove { keys } => flags(engine.remove_batch(keys)),
+            Request::Remove { keys } => engine.remove_batch(keys).into_iter().map(number).collect(),
             Request::RemovePrefix { prefix } => vec![engine.remove_prefix(prefix)],
-            Request::Contains { keys } => flags(engine.contains_batch(keys)),
+            Request::Contains { keys } => engine.contains_batch(keys).into_iter().map(number).collect(),
             Request::Describe { keys } => {
                 let found = engine.describe_batch(keys);
-                let known = found.iter().map(|found| match found {
-                    Ok(object) => Ok(object.as_ref().map(relay::known)),
+                let objects = found.iter().map(|found| match found {
+                    Ok(object) => Ok(object.as_ref().map(relay::described)),
                     Err(fault) => Err(relay::failure(fault)),
                 });
-                return self.answer(Answer::Known {
-                    objects: known.collect(),
+                return self.answer(Answer::Described {
+                    objects: objects.collect(),
                 });
             }
             _ => violation("a lane is for objects, and nothing else")?,
         };
+        self.results(&results)
+    }
+
+    fn flags(&mut self, flags: impl Iterator<Item = bool>) -> Result<(), End> {
+        let results = flags.map(|flag| Ok(u64::from(flag))).collect();
+        self.answer(Answer::Results { results })
+    }
+
+    fn results(&mut self, results: &[Result<u64, Fault>]) -> Result<(), End> {
         let results = results
             .iter()
             .map(|result| result.as_ref().copied().map_err(relay::failure));

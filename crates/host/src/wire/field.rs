@@ -116,6 +116,15 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(self.short()?).map_err(|_| WireError::BadField { field })
     }
 
+    /// A flag, and what follows where it is set.
+    pub(super) fn option<T>(
+        &mut self,
+        field: &'static str,
+        item: impl FnOnce(&mut Self) -> Result<T, WireError>,
+    ) -> Result<Option<T>, WireError> {
+        self.flag(field)?.then(|| item(self)).transpose()
+    }
+
     /// A list: its length, and that many items of at least `least` bytes each.
     pub(super) fn list<T>(
         &mut self,
@@ -191,9 +200,16 @@ pub(super) fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&bytes[..usize::from(len)]);
 }
 
-pub(super) fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut item: impl FnMut(&mut Vec<u8>, &T)) {
+pub(super) fn put_option<T>(out: &mut Vec<u8>, item: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
+    out.push(u8::from(item.is_some()));
+    if let Some(item) = item {
+        put(out, item);
+    }
+}
+
+pub(super) fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut put: impl FnMut(&mut Vec<u8>, &T)) {
     put_u32(out, u32::try_from(items.len()).unwrap_or(u32::MAX));
     for each in items {
-        item(out, each);
+        put(out, each);
     }
 }

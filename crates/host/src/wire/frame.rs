@@ -3,7 +3,7 @@ use super::field::WireError;
 
 /// Version of the protocol. Both sides must speak the same. Whoever changes the bytes of a message raises it (see `tests/golden.rs`). Three things are
 /// the same in every version, so that two versions can tell each other that they differ: the frame, `Hello`, and `Refused`.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// First field of the first message: what speaks here is no other protocol that found the socket.
 pub const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.
