@@ -18,7 +18,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("tensorlease/py.typed", "tensorlease/_core.pyi", "tensorlease/_core_store.pyi")
+NEEDED = ("tensorlease/py.typed", "tensorlease/_core.pyi")
 #: What is of the repository alone: modules by name, and the data.
 NOT_IN_IT = ("demo", "cluster", "data", "conformance", ".csv")
 #: What the feature `test-hooks` adds to the module.
