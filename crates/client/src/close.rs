@@ -1,6 +1,6 @@
 //! The end of a store: waits for what runs, gives the memory back, closes the engine.
 
-use crate::{Patience, error::chain, parts::Parts, patience::Wait};
+use crate::{Patience, parts::Parts, patience::Wait};
 use std::{
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -8,7 +8,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tensorlease_engine::CloseError;
+use tensorlease_engine::{CloseError, chained};
 
 /// Bound of a close that names none, and of the close of a store that is dropped.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ pub(crate) fn close(parts: &Parts, wait: Wait<'_>) {
     match close_engine(parts, &wait) {
         Some(Ok(())) => memory.engine_closed(),
         // Whether transfers still write is unknown: what is quarantined stays so.
-        Some(Err(error)) => log::warn!("{}", chain(&error)),
+        Some(Err(error)) => log::warn!("{}", chained(&error)),
         None => log::warn!("the {name} engine has not closed in time; what is quarantined stays mapped"),
     }
 }

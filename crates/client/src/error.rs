@@ -418,17 +418,6 @@ pub(crate) fn invalid(message: String) -> ReadError {
     CallError::Invalid { message }.into()
 }
 
-/// The message with its causes, each once.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,6 @@ use crate::{
     Delivery, OpenError, Options, Patience,
     accounts::Accounts,
     calls::Calls,
-    error::chain,
     held::{Memory, Registrations},
     life::Life,
     options::parse_bytes,
@@ -20,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
-use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
+use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, chained, decorators};
 use tensorlease_host::{ConnectError, HostEngine, SocketPath};
 use tensorlease_memory::{CopyMode, ForkPolicy, GrowError, Growth, Mapping, MappingKind, Pool, copy, limits};
 
@@ -60,7 +59,7 @@ pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
             } else {
                 SocketPath::new(&url.host)
             };
-            let place = place.map_err(|error| config(chain(&error)))?;
+            let place = place.map_err(|error| config(chained(&error)))?;
             let faults = url.take("faults");
             url.finish("faults")?;
             let host = HostEngine::connect(&place).map_err(|error| no_host(&error))?;
@@ -79,7 +78,7 @@ fn with_faults(faults: Option<String>, engine: Arc<dyn Engine>) -> Result<Arc<dy
     match faults {
         None => Ok(engine),
         Some(spec) => {
-            decorators::from_spec(&spec, engine).map_err(|error| config(format!("faults={spec}: {}", chain(&error))))
+            decorators::from_spec(&spec, engine).map_err(|error| config(format!("faults={spec}: {}", chained(&error))))
         }
     }
 }
@@ -87,7 +86,7 @@ fn with_faults(faults: Option<String>, engine: Arc<dyn Engine>) -> Result<Arc<dy
 /// The message says what to do: it needs nothing in front of it.
 fn no_host(error: &ConnectError) -> OpenError {
     OpenError::Unavailable {
-        message: chain(error),
+        message: chained(error),
         source: None,
     }
 }
@@ -259,11 +258,11 @@ fn first_slab(parts: &Parts, kind: SlabKind, missing: u64, wait: &Wait<'_>) -> R
     };
     let what = match &*error {
         GrowError::Register { source, .. } => {
-            let cause = chain(&**source);
+            let cause = chained(&**source);
             format!("the engine refused to register the arena's first memory: {cause}")
         }
-        GrowError::Map { .. } => format!("no memory for the arena; lower max_bytes: {}", chain(&error)),
-        other => format!("no memory for the arena: {}", chain(other)),
+        GrowError::Map { .. } => format!("no memory for the arena; lower max_bytes: {}", chained(&error)),
+        other => format!("no memory for the arena: {}", chained(other)),
     };
     Err(OpenError::Unavailable {
         message: what,
@@ -373,7 +372,7 @@ fn announce(parts: &Parts) {
 
 fn unavailable(what: &str, error: impl Error + Send + Sync + 'static) -> OpenError {
     OpenError::Unavailable {
-        message: format!("{what}: {}", chain(&error)),
+        message: format!("{what}: {}", chained(&error)),
         source: Some(Box::new(error)),
     }
 }

@@ -42,58 +42,50 @@ pub(crate) trait Course: Sized {
     /// A call on the engine.
     type Call: EngineCall<Context = Parts>;
 
-    fn new(parts: &Parts, job: Job) -> Self;
+    fn new(parts: &Parts, job: &Job) -> Self;
 
     /// Most bytes of one staged transfer.
     fn staged_bytes_max(parts: &Parts) -> u64;
 
-    fn job(&mut self) -> &mut Job;
-
-    fn into_job(self) -> Job;
-
     /// Finds memory for every unit that has none and makes its transfers.
-    fn land(&mut self, parts: &Parts, wait: &Wait<'_>) -> Result<(), ReadError>;
+    fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError>;
 
     /// The engine calls to make now; none when nothing is left to fetch.
-    fn calls(&mut self) -> Vec<Self::Call>;
+    fn calls(&mut self, job: &mut Job) -> Vec<Self::Call>;
 
     /// Takes what the calls brought, and says what is to happen now.
-    fn settle(&mut self, parts: &Parts, done: Vec<<Self::Call as EngineCall>::Done>) -> Result<Next, ReadError>;
+    fn settle(
+        &mut self,
+        parts: &Parts,
+        job: &mut Job,
+        done: Vec<<Self::Call as EngineCall>::Done>,
+    ) -> Result<Next, ReadError>;
 }
 
 /// The way of this project: values are leased from the arena, or copied through its bounce reserve.
-pub(crate) struct Pooled(Job);
+pub(crate) struct Pooled;
 
 impl Course for Pooled {
     type Call = Group;
 
-    fn new(_parts: &Parts, job: Job) -> Self {
-        Self(job)
+    fn new(_parts: &Parts, _job: &Job) -> Self {
+        Self
     }
 
     fn staged_bytes_max(parts: &Parts) -> u64 {
         parts.memory.bounce_round_bytes()
     }
 
-    fn job(&mut self) -> &mut Job {
-        &mut self.0
+    fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError> {
+        land::land(parts, job, wait)
     }
 
-    fn into_job(self) -> Job {
-        self.0
+    fn calls(&mut self, job: &mut Job) -> Vec<Group> {
+        job.groups()
     }
 
-    fn land(&mut self, parts: &Parts, wait: &Wait<'_>) -> Result<(), ReadError> {
-        land::land(parts, &mut self.0, wait)
-    }
-
-    fn calls(&mut self) -> Vec<Group> {
-        self.0.groups()
-    }
-
-    fn settle(&mut self, _parts: &Parts, done: Vec<Finished>) -> Result<Next, ReadError> {
-        self.0.settle(done);
-        Ok(self.0.next())
+    fn settle(&mut self, _parts: &Parts, job: &mut Job, done: Vec<Finished>) -> Result<Next, ReadError> {
+        Ok(job.settle(done))
     }
 }
 
@@ -205,23 +197,20 @@ fn attempt<C: Course>(
     wait: &Wait<'_>,
 ) -> Result<Attempt, ReadError> {
     let start = Instant::now();
-    let (job, items) = job::<C>(parts, request, held, wait)?;
-    let mut course = C::new(parts, job);
-    let planned = course.land(parts, wait);
+    let (mut job, items) = job::<C>(parts, request, held, wait)?;
+    let mut course = C::new(parts, &job);
+    let planned = course.land(parts, &mut job, wait);
     parts.accounts.stages().plan.add(start.elapsed());
     planned.map_err(|error| explain(parts, &items, error, wait))?;
     loop {
-        let calls = course.calls();
+        let calls = course.calls(&mut job);
         if calls.is_empty() {
             break;
         }
-        let unknown = course.job().unversioned();
-        course
-            .job()
-            .note_versions(describe::versions(parts, &items, unknown, wait)?);
-        let done = parts.run(calls, course.job().at_once(), wait)?;
+        job.note_versions(describe::versions(parts, &items, job.unversioned(), wait)?);
+        let done = parts.run(calls, job.at_once(), wait)?;
         parts.memory.check_quarantine()?;
-        match course.settle(parts, done)? {
+        match course.settle(parts, &mut job, done)? {
             Next::Deliver => break,
             Next::Fail(failures) => {
                 let failures = describe::name_mismatches(parts, &items, failures, wait);
@@ -233,9 +222,8 @@ fn attempt<C: Course>(
                 wait.sleep(backoff(tries))?;
             }
         }
-        course.land(parts, wait)?;
+        course.land(parts, &mut job, wait)?;
     }
-    let mut job = course.into_job();
     let versions = describe::versions(parts, &items, job.fetched_in_ranges(), wait)?;
     let replaced = job.replaced(versions);
     if replaced.is_empty() {

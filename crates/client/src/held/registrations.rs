@@ -1,13 +1,13 @@
 //! Which memory is registered with the engine, and where one registration ends and the next one begins.
 
-use crate::{accounts::Accounts, calls::Calls, error::chain, patience::lock};
+use crate::{accounts::Accounts, calls::Calls, patience::lock};
 use std::{
     collections::HashSet,
     error::Error,
     ops::Range,
     sync::{Arc, Mutex},
 };
-use tensorlease_engine::{Fault, FaultKind, RegisterError};
+use tensorlease_engine::{Fault, FaultKind, RegisterError, chained};
 use tensorlease_memory::{GrowError, Region, SlabKeeper, Source};
 
 /// Registers slabs for as long as they live, and other memory for single calls.
@@ -35,7 +35,7 @@ impl SlabKeeper for Registrations {
     }
 
     fn refused(&self, error: &GrowError, _first: bool) {
-        log::debug!("no slab: {}", chain(error));
+        log::debug!("no slab: {}", chained(error));
     }
 }
 

@@ -1,9 +1,10 @@
 //! Blocks of the two pools, which grow by slabs; slabs that are given up.
 
 use super::memory::Memory;
-use crate::{CallError, FallbackKind, accounts::Accounts, error::chain};
+use crate::{CallError, FallbackKind, accounts::Accounts};
 use std::{fmt, sync::Arc, time::Duration};
 use tensorlease_arena::{AcquireError, SlabKind};
+use tensorlease_engine::chained;
 use tensorlease_memory::{GrowError, Growth, InFlight, SlabMemory, Ungrown, Unregistered};
 
 /// Blocks got, in the order asked, and why the rest was not.
@@ -29,7 +30,7 @@ impl Refused {
 
     /// Why there is no slab, in words, where the budget allows one.
     pub(super) fn cause(&self) -> Option<String> {
-        self.cause.as_ref().map(|cause| chain(cause))
+        self.cause.as_ref().map(|cause| chained(cause))
     }
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             None => self.error.fmt(formatter),
-            Some(cause) => formatter.write_str(&chain(cause)),
+            Some(cause) => formatter.write_str(&chained(cause)),
         }
     }
 }

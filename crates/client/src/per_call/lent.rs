@@ -8,7 +8,7 @@ use crate::{
     read::{
         Course,
         groups::{self, Group, Transfer, TransferMode},
-        job::{Finished, Job, Judged, Next},
+        job::{Finished, Job, Next},
         land,
     },
 };
@@ -18,7 +18,6 @@ use tensorlease_engine::{LoanLimits, Staging};
 
 /// A read through loans. What is larger than a loan, and what got none, is collected and registered once per dtype.
 pub(super) struct Lent {
-    job: Job,
     limits: LoanLimits,
     /// Of each unit: it goes without a loan, for it is larger than one, or the engine had none for it.
     unlent: Vec<bool>,
@@ -33,7 +32,7 @@ pub(super) struct Lent {
 impl Course for Lent {
     type Call = Call;
 
-    fn new(parts: &Parts, job: Job) -> Self {
+    fn new(parts: &Parts, job: &Job) -> Self {
         let nothing = LoanLimits {
             bytes_max: 1,
             keys_max: 1,
@@ -41,7 +40,6 @@ impl Course for Lent {
         Self {
             limits: parts.calls.engine().staging().map_or(nothing, Staging::limits),
             unlent: vec![false; job.unit_count()],
-            job,
             newly_unlent: 0,
             first_unlent: (0, FallbackKind::NoLoan, Cow::Borrowed("")),
             collected: false,
@@ -52,58 +50,50 @@ impl Course for Lent {
         loan::staged_bytes_max(parts)
     }
 
-    fn job(&mut self) -> &mut Job {
-        &mut self.job
-    }
-
-    fn into_job(self) -> Job {
-        self.job
-    }
-
-    fn land(&mut self, parts: &Parts, wait: &Wait<'_>) -> Result<(), ReadError> {
+    fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError> {
         self.collected = false;
-        let waiting = self.job.waiting();
-        if self.job.has_destinations() {
-            land::in_callers_memory(parts, &mut self.job, &waiting);
+        let waiting = job.waiting();
+        if job.has_destinations() {
+            land::in_callers_memory(parts, job, &waiting);
             return Ok(());
         }
         // What got neither lease nor loan is counted, and not tried again.
-        let leases = self.job.delivery() == Delivery::Leased;
+        let leases = job.delivery() == Delivery::Leased;
         let (leased, mut lent): (Vec<u32>, Vec<u32>) = waiting
             .into_iter()
             .partition(|unit| leases && !self.unlent[*unit as usize]);
-        lent.extend(land::leased(parts, &mut self.job, &leased, wait)?);
-        self.land_lent(parts, &lent)
+        lent.extend(land::leased(parts, job, &leased, wait)?);
+        self.land_lent(parts, job, &lent)
     }
 
-    fn calls(&mut self) -> Vec<Call> {
-        let [direct, staged, registered] = self.job.take_ready();
+    fn calls(&mut self, job: &mut Job) -> Vec<Call> {
+        let [direct, staged, registered] = job.take_ready();
         let (bounced, lent): (Vec<Transfer>, Vec<Transfer>) = staged
             .into_iter()
             .partition(|transfer| self.unlent[transfer.unit as usize]);
-        let plain = |mode, transfers| self.job.cut(mode, transfers).into_iter().map(Call::Plain);
+        let plain = |mode, transfers| job.cut(mode, transfers).into_iter().map(Call::Plain);
         let mut calls: Vec<Call> = plain(TransferMode::Direct, direct).collect();
-        calls.extend(self.by_loan(lent).into_iter().map(Call::Lent));
+        calls.extend(self.by_loan(job, lent).into_iter().map(Call::Lent));
         calls.extend(plain(TransferMode::Staged, bounced));
         calls.extend(plain(TransferMode::Registered, registered));
         calls
     }
 
-    fn settle(&mut self, parts: &Parts, done: Vec<Done>) -> Result<Next, ReadError> {
+    fn settle(&mut self, parts: &Parts, job: &mut Job, done: Vec<Done>) -> Result<Next, ReadError> {
         self.newly_unlent = 0;
-        self.job.begin_round();
+        job.begin_round();
         // First, since such a unit starts over: what befell its other transfers no longer matters.
         let (unlent, ran): (Vec<Done>, Vec<Done>) = done.into_iter().partition(|done| done.unlent.is_some());
-        unlent.into_iter().for_each(|done| self.without_loan(done));
+        unlent.into_iter().for_each(|done| self.without_loan(job, done));
         for Done { finished, .. } in ran {
-            self.settle_one(finished);
+            self.settle_one(job, finished);
         }
-        self.job.end_round();
-        if !self.job.has_failed() {
-            self.count_unlent(parts)?;
+        job.end_round();
+        if !job.has_failed() {
+            self.count_unlent(parts, job)?;
         }
         let unfinished = 0 < self.newly_unlent || self.collected;
-        Ok(match self.job.next() {
+        Ok(match job.next() {
             Next::Deliver if unfinished => Next::Land { keys: 0, tries: 0 },
             next => next,
         })
@@ -111,12 +101,11 @@ impl Course for Lent {
 }
 
 impl Lent {
-    fn land_lent(&mut self, parts: &Parts, units: &[u32]) -> Result<(), ReadError> {
+    fn land_lent(&mut self, parts: &Parts, job: &mut Job, units: &[u32]) -> Result<(), ReadError> {
         let (registered, lent): (Vec<u32>, Vec<u32>) = units
             .iter()
-            .partition(|unit| self.unlent[**unit as usize] || self.limits.bytes_max < self.longest_part(**unit));
-        self.refuse_larger_than_a_loan(parts, &registered)?;
-        let job = &mut self.job;
+            .partition(|unit| self.unlent[**unit as usize] || self.limits.bytes_max < Self::longest_part(job, **unit));
+        self.refuse_larger_than_a_loan(parts, job, &registered)?;
         let unlimited = GroupLimits {
             keys_max: usize::MAX,
             bytes_max: u64::MAX,
@@ -138,18 +127,18 @@ impl Lent {
         Ok(())
     }
 
-    fn longest_part(&self, unit: u32) -> u64 {
-        let parts = self.job.unit(unit).each_part();
-        parts.map(|(item, _)| self.job.items().len_of(item)).max().unwrap_or(0)
+    fn longest_part(job: &Job, unit: u32) -> u64 {
+        let parts = job.unit(unit).each_part();
+        parts.map(|(item, _)| job.items().len_of(item)).max().unwrap_or(0)
     }
 
-    fn refuse_larger_than_a_loan(&mut self, parts: &Parts, units: &[u32]) -> Result<(), ReadError> {
+    fn refuse_larger_than_a_loan(&mut self, parts: &Parts, job: &Job, units: &[u32]) -> Result<(), ReadError> {
         let kind = FallbackKind::LoanTooLarge;
         let (mut values, mut larger) = (0, Vec::new());
         for unit in units {
             // Those that got no loan are counted, and so is what lands for the second time.
             if !mem::replace(&mut self.unlent[*unit as usize], true) {
-                values += self.job.values_of(*unit);
+                values += job.values_of(*unit);
                 larger.push(*unit);
             }
         }
@@ -157,15 +146,15 @@ impl Lent {
             return Ok(());
         }
         if parts.options.strict {
-            return Err(self.job.refusal(kind, &larger, ""));
+            return Err(job.refusal(kind, &larger, ""));
         }
-        self.count_without_loan(parts, kind, values, None);
+        Self::count_without_loan(parts, job, kind, values, None);
         Ok(())
     }
 
     /// One group per loan: batches of so many keys, each cut by the share, as Mooncake's own client counts them.
-    fn by_loan(&self, transfers: Vec<Transfer>) -> Vec<Group> {
-        let (LoanLimits { bytes_max, keys_max }, divisor) = (self.limits, self.job.divisor());
+    fn by_loan(&self, job: &Job, transfers: Vec<Transfer>) -> Vec<Group> {
+        let (LoanLimits { bytes_max, keys_max }, divisor) = (self.limits, job.divisor());
         let limits = GroupLimits {
             bytes_max: (bytes_max / divisor).max(1),
             keys_max: (keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1),
@@ -175,69 +164,69 @@ impl Lent {
             let sizes: Vec<u64> = batch.iter().map(|transfer| transfer.len).collect();
             lens.extend(groups::group_lens(&cut_groups(&sizes, limits), batch));
         }
-        groups::grouped(self.job.items(), TransferMode::Staged, transfers, lens)
+        groups::grouped(job.items(), TransferMode::Staged, transfers, lens)
     }
 
     /// It lands in memory that is registered for the call; the caller's own memory is filled through the bounce reserve.
-    fn without_loan(&mut self, Done { finished, unlent }: Done) {
+    fn without_loan(&mut self, job: &mut Job, Done { finished, unlent }: Done) {
         let Finished { transfer, result } = finished;
         let unit = transfer.unit;
         if !mem::replace(&mut self.unlent[unit as usize], true) {
             if let (0, Some(kind), Err(fault)) = (self.newly_unlent, unlent, result) {
                 self.first_unlent = (unit, kind, fault.message);
             }
-            self.newly_unlent += self.job.values_of(unit);
+            self.newly_unlent += job.values_of(unit);
         }
-        if self.job.has_destinations() {
-            self.push_bounced(transfer);
+        if job.has_destinations() {
+            Self::push_bounced(job, transfer);
         } else {
-            self.job.displace(unit);
+            job.displace(unit);
         }
     }
 
-    fn settle_one(&mut self, Finished { transfer, result }: Finished) {
+    fn settle_one(&self, job: &mut Job, Finished { transfer, result }: Finished) {
         let unit = transfer.unit;
-        let Judged::Passing(transfer, fault) = self.job.judge(transfer, result) else {
+        let Some((transfer, fault)) = job.judge(transfer, result) else {
             return;
         };
-        match (self.unlent[unit as usize], self.job.mode_of(unit)) {
+        match (self.unlent[unit as usize], job.mode_of(unit)) {
             // Another part of its value got no loan: the whole of it lands elsewhere.
             (true, None) => {}
             // From now on the whole value goes through the bounce reserve.
             (true, Some(TransferMode::Staged)) => {
-                self.job.note_passing(&transfer, fault);
-                self.push_bounced(transfer);
+                job.note_passing(&transfer, fault);
+                Self::push_bounced(job, transfer);
             }
-            _ => self.job.try_again(transfer, fault),
+            _ => job.try_again(transfer, fault),
         }
     }
 
     /// What was cut by the engine's loans is cut again by the rounds of the bounce reserve, which may be smaller.
-    fn push_bounced(&mut self, transfer: Transfer) {
-        let round = self.job.terms().round_bytes;
+    fn push_bounced(job: &mut Job, transfer: Transfer) {
+        let round = job.terms().round_bytes;
         if transfer.len <= round {
-            self.job.push_ready(TransferMode::Staged, transfer);
+            job.push_ready(TransferMode::Staged, transfer);
         } else {
-            self.job.push_cut(TransferMode::Staged, transfer, |_| round);
+            job.push_cut(TransferMode::Staged, transfer, |_| round);
         }
     }
 
     /// Values that the engine lent nothing for go another way: counted, and under `strict` an error.
-    fn count_unlent(&self, parts: &Parts) -> Result<(), ReadError> {
+    fn count_unlent(&self, parts: &Parts, job: &Job) -> Result<(), ReadError> {
         if self.newly_unlent == 0 {
             return Ok(());
         }
         let (first, kind, cause) = &self.first_unlent;
         if parts.options.strict {
-            return Err(self.job.refusal(*kind, &[*first], &format!(" ({cause})")));
+            return Err(job.refusal(*kind, &[*first], &format!(" ({cause})")));
         }
-        self.count_without_loan(parts, *kind, self.newly_unlent, Some(cause));
+        Self::count_without_loan(parts, job, *kind, self.newly_unlent, Some(cause));
         Ok(())
     }
 
     /// What was to be leased is counted as a fallback by now.
-    fn count_without_loan(&self, parts: &Parts, kind: FallbackKind, values: u64, cause: Option<&str>) {
-        let leased = self.job.delivery() == Delivery::Leased && !self.job.has_destinations();
+    fn count_without_loan(parts: &Parts, job: &Job, kind: FallbackKind, values: u64, cause: Option<&str>) {
+        let leased = job.delivery() == Delivery::Leased && !job.has_destinations();
         if leased {
             parts.accounts.count_reason(kind, values, cause);
         } else {

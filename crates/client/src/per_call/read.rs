@@ -14,29 +14,20 @@ use crate::{
 };
 
 /// A read whose memory is registered for it alone.
-pub(super) struct Registered(Job);
+pub(super) struct Registered;
 
 impl Course for Registered {
     type Call = Group;
 
-    fn new(_parts: &Parts, job: Job) -> Self {
-        Self(job)
+    fn new(_parts: &Parts, _job: &Job) -> Self {
+        Self
     }
 
     fn staged_bytes_max(parts: &Parts) -> u64 {
         loan::staged_bytes_max(parts)
     }
 
-    fn job(&mut self) -> &mut Job {
-        &mut self.0
-    }
-
-    fn into_job(self) -> Job {
-        self.0
-    }
-
-    fn land(&mut self, parts: &Parts, _wait: &Wait<'_>) -> Result<(), ReadError> {
-        let job = &mut self.0;
+    fn land(&mut self, parts: &Parts, job: &mut Job, _wait: &Wait<'_>) -> Result<(), ReadError> {
         let limits = job.terms().registered_limits();
         for batch in job.waiting().chunks(parts.options.batch_keys as usize) {
             for of_one_dtype in job.of_one_dtype(batch) {
@@ -46,12 +37,11 @@ impl Course for Registered {
         Ok(())
     }
 
-    fn calls(&mut self) -> Vec<Group> {
-        self.0.groups()
+    fn calls(&mut self, job: &mut Job) -> Vec<Group> {
+        job.groups()
     }
 
-    fn settle(&mut self, _parts: &Parts, done: Vec<Finished>) -> Result<Next, ReadError> {
-        self.0.settle(done);
-        Ok(self.0.next())
+    fn settle(&mut self, _parts: &Parts, job: &mut Job, done: Vec<Finished>) -> Result<Next, ReadError> {
+        Ok(job.settle(done))
     }
 }

@@ -4,17 +4,14 @@ use super::{
     groups::{self, Group, Transfer, TransferMode},
     items::Items,
     job::Finished,
-    landing::index,
+    landing::{LandsIn, index},
 };
 use crate::{
     calls::{EngineCall, Gate},
     parts::Parts,
 };
 use std::{ops::Range, sync::Arc};
-use tensorlease_arena::{
-    Destination, SlabId,
-    plan::{GroupLimits, cut_groups, merge_regions},
-};
+use tensorlease_arena::plan::{CopyRegion, GroupLimits, cut_groups, merge_regions};
 use tensorlease_engine::{Fault, FaultKind, ReadOp};
 use tensorlease_memory::{Landing, Region, Target, View, copy_all};
 
@@ -31,7 +28,9 @@ impl EngineCall for Group {
         } = self;
         let results = match mode {
             TransferMode::Direct => {
-                transfers.iter().for_each(|transfer| prefault(transfer, transfer.len));
+                transfers
+                    .iter()
+                    .for_each(|transfer| prefault(&transfer.lands_in, transfer.landing_offset, transfer.len));
                 direct(parts, &items, &transfers, false)
             }
             TransferMode::Staged => {
@@ -94,9 +93,9 @@ fn direct(parts: &Parts, items: &Items, transfers: &[Transfer], by_transport: bo
 }
 
 /// Fresh memory gets its pages in one call: a fault for each, taken by the copy, costs more than the copy itself.
-fn prefault(first: &Transfer, len: u64) {
-    if let Landing::Fresh(mapping) = first.lands_in.landing() {
-        let start = index(first.landing_offset);
+fn prefault(lands_in: &LandsIn, start: u64, len: u64) {
+    if let Landing::Fresh(mapping) = lands_in.landing() {
+        let start = index(start);
         mapping.prefault(start..start + index(len));
     }
 }
@@ -145,43 +144,30 @@ pub(crate) fn staged(
 
 /// One copy per region: a maximal run of destinations that lie back to back in one landing.
 fn copy_out(parts: &Parts, staging: &Landing, starts: &[usize], transfers: &[&Transfer], prefaults: bool) {
+    // The first transfer of those that land in the same memory stands for that memory.
     let mut landing = 0;
-    let destinations: Vec<Destination> = transfers
-        .iter()
-        .enumerate()
-        .map(|(at, transfer)| {
-            landing += u32::from(0 < at && !transfer.lands_in.same(&transfers[at - 1].lands_in));
-            Destination::Arena {
-                slab: SlabId(landing),
-                offset: transfer.landing_offset,
-                len: transfer.len,
-            }
-        })
-        .collect();
-    let sources: Vec<(u64, u64)> = starts
-        .iter()
-        .zip(transfers)
-        .map(|(start, transfer)| (*start as u64, transfer.len))
-        .collect();
-    let pairs: Vec<_> = merge_regions(&sources, &destinations)
-        .iter()
-        .map(|region| {
-            let first = &transfers[region.first_item];
-            let len = transfers[region.first_item..][..region.items]
-                .iter()
-                .map(|transfer| transfer.len)
-                .sum();
-            if prefaults {
-                prefault(first, len);
-            }
-            let start = index(region.source_offset);
-            (
-                staging.source(start..start + index(len)),
-                first.lands_in.target(first.landing_offset, len),
-            )
-        })
-        .collect();
-    let bytes = sources.iter().map(|(_, len)| len).sum();
+    let copies = starts.iter().zip(transfers).enumerate().map(|(at, (start, transfer))| {
+        if !transfer.lands_in.same(&transfers[landing].lands_in) {
+            landing = at;
+        }
+        CopyRegion {
+            source_offset: *start as u64,
+            landing,
+            landing_offset: transfer.landing_offset,
+            len: transfer.len,
+        }
+    });
+    let pair = |region: CopyRegion| {
+        let (lands_in, start) = (&transfers[region.landing].lands_in, region.landing_offset);
+        if prefaults {
+            prefault(lands_in, start, region.len);
+        }
+        let source = index(region.source_offset);
+        let source = staging.source(source..source + index(region.len));
+        (source, lands_in.target(start, region.len))
+    };
+    let pairs: Vec<_> = merge_regions(copies).into_iter().map(pair).collect();
+    let bytes = transfers.iter().map(|transfer| transfer.len).sum();
     parts.accounts.counters().copied_bytes.add(bytes);
     copy_all(&pairs);
 }

@@ -54,14 +54,6 @@ pub(crate) struct Finished {
     pub(crate) result: Result<(), Fault>,
 }
 
-/// What became of one transfer, for the job.
-pub(crate) enum Judged {
-    /// It landed, or failed for good.
-    Settled,
-    /// Its fault may pass.
-    Passing(Transfer, Fault),
-}
-
 /// What is to happen after a round of transfers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -414,15 +406,16 @@ impl Job {
 
     // What came back.
 
-    /// Sorts what came back: landed, to be tried again, failed for good.
-    pub(crate) fn settle(&mut self, finished: Vec<Finished>) {
+    /// Sorts what came back: landed, to be tried again, failed for good. Says what is to happen now.
+    pub(crate) fn settle(&mut self, finished: Vec<Finished>) -> Next {
         self.begin_round();
         for Finished { transfer, result } in finished {
-            if let Judged::Passing(transfer, fault) = self.judge(transfer, result) {
+            if let Some((transfer, fault)) = self.judge(transfer, result) {
                 self.try_again(transfer, fault);
             }
         }
         self.end_round();
+        self.next()
     }
 
     pub(crate) fn begin_round(&mut self) {
@@ -430,10 +423,11 @@ impl Job {
         self.halve = false;
     }
 
-    pub(crate) fn judge(&mut self, transfer: Transfer, result: Result<(), Fault>) -> Judged {
+    /// Takes what became of one transfer. Gives it back with its fault where that may pass.
+    pub(crate) fn judge(&mut self, transfer: Transfer, result: Result<(), Fault>) -> Option<(Transfer, Fault)> {
         let Err(fault) = result else {
             self.landed(transfer);
-            return Judged::Settled;
+            return None;
         };
         self.halve |= matches!(fault.kind, FaultKind::NoHandle | FaultKind::Expired);
         self.starved |= fault.kind == FaultKind::NoHandle;
@@ -444,10 +438,10 @@ impl Job {
             _ => false,
         };
         if passes {
-            return Judged::Passing(transfer, fault);
+            return Some((transfer, fault));
         }
         self.failures.push(self.failure(transfer.item, fault));
-        Judged::Settled
+        None
     }
 
     /// Makes a transfer once more, whose fault may pass.

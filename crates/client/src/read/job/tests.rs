@@ -153,8 +153,7 @@ fn run(job: &mut Job, ended: impl Fn(u32, u64) -> Option<FaultKind>) -> Next {
         Finished { transfer, result }
     });
     let finished = finished.collect();
-    job.settle(finished);
-    job.next()
+    job.settle(finished)
 }
 
 /// The items that are read again, in order, after the first round ended so.
