@@ -58,7 +58,7 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>
         Err(none) => return Ok(Err(none)),
     };
     let addr = mapping.region().addr + start;
-    session.lent().add(Region { addr, len }, ticket);
+    session.lent.add(Region { addr, len }, ticket);
     let extent = Arc::new(Extent {
         session: Arc::clone(session),
         addr,
@@ -79,7 +79,7 @@ impl Drop for Extent {
     /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
-            self.session.lent().remove(self.addr);
+            self.session.lent.remove(self.addr);
         }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }

@@ -1,5 +1,5 @@
 //! What one message takes, and what it is answered by.
-use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX};
+use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX, TAG_BYTES_MAX};
 use std::ops::Range;
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo, Tag};
 
@@ -34,6 +34,15 @@ pub(super) fn in_messages<T>(keys: &[&str], mut call: impl FnMut(Range<usize>) -
 pub(super) fn key_too_long(key: &str) -> Fault {
     let message = format!("a key of {} bytes is longer than {KEY_BYTES_MAX}", key.len());
     Fault::new(FaultKind::Refused, 0, message)
+}
+
+/// No message takes a longer tag.
+pub(super) fn check_tag(tag: &Tag) -> Result<(), Fault> {
+    if tag.as_bytes().len() <= TAG_BYTES_MAX {
+        return Ok(());
+    }
+    let message = "the value has too many dimensions for a host's store";
+    Err(Fault::new(FaultKind::Refused, 0, message))
 }
 
 /// One number for each of `keys` keys.
@@ -71,4 +80,12 @@ fn fault(failure: Failure<'_>) -> Fault {
 pub(super) fn unexpected(answer: &Answer<'_>) -> Fault {
     let message = format!("the daemon answered out of turn ({answer:.40?}); restart it");
     Fault::new(FaultKind::Unavailable, 0, message)
+}
+
+pub(super) fn refused(why: &str) -> Fault {
+    Fault::new(
+        FaultKind::Unavailable,
+        0,
+        format!("the daemon refused this client: {why}"),
+    )
 }

@@ -1,9 +1,10 @@
 //! Writes: blocks of the daemon's arena, filled by the calling thread, become objects by one message.
-use super::messages::{MESSAGE_KEY_BYTES_MAX, PerKey, key_too_long, unexpected};
+use super::messages::{MESSAGE_KEY_BYTES_MAX, PerKey, check_tag, key_too_long, unexpected};
 use super::session::{Session, Slabs};
 use super::window::{Reserved, Window};
-use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::lock;
+use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation};
+use std::sync::Mutex;
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{CopyMode, copy};
 
@@ -41,7 +42,7 @@ fn step(writes: &[WriteOp<'_>], rest: &[usize]) -> usize {
 
 fn check(write: &WriteOp<'_>, session: &Session) -> Result<(), Fault> {
     let refused = |message: &'static str| Err(Fault::new(FaultKind::Refused, 0, message));
-    let (len, capacity) = (object_len(write), session.capacity_bytes());
+    let (len, capacity) = (object_len(write), session.capacity_bytes);
     if len == 0 {
         return refused("an object needs at least one byte");
     }
@@ -51,9 +52,7 @@ fn check(write: &WriteOp<'_>, session: &Session) -> Result<(), Fault> {
         );
         return Err(Fault::new(FaultKind::TooLarge, 0, message));
     }
-    if TAG_BYTES_MAX < write.tag.as_bytes().len() {
-        return refused("the value has too many dimensions for a host's store");
-    }
+    check_tag(write.tag)?;
     if KEY_BYTES_MAX < write.key.len() {
         return Err(key_too_long(write.key));
     }
@@ -76,7 +75,7 @@ struct Writer<'w> {
 impl Writer<'_> {
     fn write(&self, writes: &[&WriteOp<'_>]) -> PerKey<()> {
         let lens: Vec<u64> = writes.iter().map(|write| object_len(write)).collect();
-        let ahead = self.window().take(&lens);
+        let ahead = lock(self.window).take(&lens);
         let blocks = match ahead {
             Some(blocks) => blocks.into_iter().map(Ok).collect(),
             None => self.reserve(&lens)?,
@@ -102,10 +101,6 @@ impl Writer<'_> {
         Ok(results)
     }
 
-    fn window(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A block for each length, or why there is none.
     fn reserve(&self, lens: &[u64]) -> PerKey<Reserved> {
         let mut reservations = self.reserved(&[], lens)?;
@@ -113,7 +108,7 @@ impl Writer<'_> {
         if reservations.iter().any(is_full) {
             // What this client keeps back for later must not be what is in the way.
             self.session.return_everything();
-            let ahead = self.window().drain();
+            let ahead = lock(self.window).drain();
             let missing = std::iter::zip(&reservations, lens).filter(|(reservation, _)| is_full(reservation));
             let missing: Vec<u64> = missing.map(|(_, len)| *len).collect();
             let again = self.reserved(&ahead, &missing)?;
@@ -143,7 +138,7 @@ impl Writer<'_> {
 
     /// Makes the objects visible, and reserves ahead for the next write of this kind.
     fn commit(&self, commits: Vec<Commit<'_>>, lens: &[u64]) -> Result<(), Fault> {
-        let reserve = self.window().wanted(lens);
+        let reserve = lock(self.window).wanted(lens);
         let reservations = self.exchange(&Request::Exchange {
             commits,
             releases: Vec::new(),
@@ -154,7 +149,7 @@ impl Writer<'_> {
             // The next write asks again, and says so.
             Reservation::Full { .. } => None,
         });
-        let surplus = self.window().put(blocks);
+        let surplus = lock(self.window).put(blocks);
         if !surplus.is_empty() {
             self.exchange(&Request::Exchange {
                 commits: Vec::new(),
@@ -173,7 +168,7 @@ impl Writer<'_> {
     }
 
     fn full(&self, asked: u64, free: u64) -> Fault {
-        let capacity = self.session.capacity_bytes();
+        let capacity = self.session.capacity_bytes;
         let in_bits = if free < asked { "" } else { " in pieces too small" };
         let message = format!(
             "the host's arena is full: {asked} bytes asked, {free} free of {capacity}{in_bits}; \
