@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 import tensorlease as tl
+from bench.cluster import Master, SegmentOwner, native_messages_aside
+from bench.demo.apart import Job, train_apart
+from bench.demo.compare import counted
+from bench.demo.rollout import ROLLOUT_THREADS, STEPS_AHEAD
+from bench.demo.trainer import StepResult
 from tensorlease.bench.machine import require_memory
-from tensorlease.bench.report import counted
-from tensorlease.bench.sizes import GIB, MIB, format_bytes
-from tensorlease.demo.apart import Job, train_apart
-from tensorlease.demo.rollout import ROLLOUT_THREADS, STEPS_AHEAD
-from tensorlease.demo.trainer import StepResult
-from tensorlease.mooncake_cluster import Master, SegmentOwner, native_messages_aside
+from tensorlease.sizes import GIB, MIB, format_bytes
 
 
 def tell(job: Job) -> None:

@@ -1,19 +1,15 @@
-"""A Mooncake cluster on this machine's loopback, for demos, benchmarks and tests: a master, and processes that own segments.
+"""A Mooncake cluster on this machine's loopback, for the demo, the benchmarks and the tests: a master, and processes that own segments.
 
-Nothing here touches a master that somebody else has started: ports are free ones, and what is stopped is what was started, by its pid.
+It never touches a master that somebody else started: it takes free ports, and stops by pid what it started itself.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import importlib.util
-import itertools
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,9 +21,9 @@ from types import TracebackType
 from typing import IO, Self
 
 from tensorlease.errors import ConfigError, EngineUnavailable
+from tensorlease.mooncake_master import HOST, free_port, listens, master_binary
 from tensorlease.processes import end_process, listens_at, stop_process
 
-HOST = "127.0.0.1"
 START_SECONDS = 30.0
 STOP_SECONDS = 5.0
 #: How many times a master is started: a port that was free may be another's by the time it listens there.
@@ -37,30 +33,6 @@ _LOG_LINES = 8
 #: How much of each; one of a master's metrics has thousands.
 _LINE_CHARACTERS = 300
 PORT_MAX = 65535
-#: First byte of every message of the master's protocol; a request for function 0, which no master has, is this and 19 zeros.
-MASTER_MAGIC = b"\x15"
-NO_SUCH_FUNCTION = MASTER_MAGIC + bytes(19)
-#: Ports that are somebody's although nothing may listen there yet.
-_given: set[int] = set()
-#: Ports that few programs have for their own, beside those of Mooncake's clients (12300 to 17000).
-_QUIET_PORTS = range(20_000, 30_000)
-#: From which to which the kernel takes the ports of connections, and of who leaves the choice to it.
-_KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-INSTALL = "pip install mooncake-transfer-engine-non-cuda (or mooncake-transfer-engine)"
-
-
-def master_binary() -> Path:
-    """The ``mooncake_master`` of the installed package.
-
-    :raises ConfigError: there is none; the message says what to install
-    """
-    spec = importlib.util.find_spec("mooncake")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in folders:
-        binary = Path(folder) / "mooncake_master"
-        if binary.exists():
-            return binary
-    raise ConfigError(f"there is no mooncake_master; {INSTALL}")
 
 
 class Master:
@@ -160,7 +132,8 @@ class SegmentOwner:
 
     def __init__(self, url: str) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes it
-        command = [sys.executable, "-m", __name__, url]
+        # This file imports nothing of its own folder, which is kept off the path: `host` and `data` there are not modules for all.
+        command = [sys.executable, "-P", __file__, url]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, process_group=0
         )
@@ -260,37 +233,6 @@ def _started_to_stay(command: Sequence[str], log: IO[bytes], ended: threading.Ev
 
     threading.Thread(target=start_and_stay, name="mooncake_master", daemon=True).start()
     return made.result()
-
-
-def listens(address: tuple[str, int], seconds: float = 1.0) -> bool:
-    """Does anything take connections there?"""
-    with contextlib.suppress(OSError), socket.create_connection(address, timeout=seconds):
-        return True
-    return False
-
-
-def free_port(host: str = HOST) -> int:
-    """A port that nothing listens on just now, at one address or, for "", at all of this machine's; none that a call gave before.
-
-    Where it can, one that the kernel gives to no connection: it stays free until it is listened to.
-    """
-    quiet = (random.choice(_QUIET_PORTS) for _ in range(1000 if _quiet() else 0))
-    for port in itertools.chain(quiet, itertools.repeat(0, 1000)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((host, port))
-            free: int = probe.getsockname()[1]
-            if free not in _given:
-                _given.add(free)
-                return free
-    raise EngineUnavailable(f"there is no free port at {host or 'any address'}")
-
-
-def _quiet() -> bool:
-    """Does the kernel leave those ports alone?"""
-    with contextlib.suppress(OSError):
-        lowest, highest = (int(port) for port in _KERNELS_PORTS.read_text().split())
-        return _QUIET_PORTS[-1] < lowest or highest < _QUIET_PORTS[0]
-    return False
 
 
 def _tail(log: IO[bytes]) -> str:

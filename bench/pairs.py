@@ -1,27 +1,29 @@
-"""`tensorlease bench pairs`: two modes read in pairs, so that slow drift of the machine cancels out."""
+"""`python -m bench pairs`: two modes read in pairs, so that slow drift of the machine cancels out."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
+from bench.engine import Engine
+from bench.spread import quartiles
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
 from tensorlease.bench.modes import keeps_last, read_of, require_comparable
-from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import median, quartiles, warm_then_timed
+from tensorlease.bench.reading import warm_then_timed
 from tensorlease.bench.report import Report, engine_line, machine_line, table
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import format_bytes
 
 
 @dataclass(frozen=True)
 class PairsSettings:
     """Every shape is measured with every budget of `budgets_bytes`."""
 
-    engine: EngineChoice
+    engine: Engine
     workloads: list[Workload]
     first: str
     second: str

@@ -1,4 +1,4 @@
-"""`tensorlease bench rounds`: how many leases of Mooncake's pool a read takes, counted by reading, beside what the reference published."""
+"""`python -m bench rounds`: how many leases of Mooncake's pool a read takes, counted by reading, beside what the reference published."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorlease as tl
-from tensorlease.bench.alternation import Readings, alternate, row_of
+from bench.engine import Engine
+from bench.lending import BATCH_KEYS, READERS, planned_loans, published_loans, share_bytes
 from tensorlease.bench.column import Column
-from tensorlease.bench.lending import BATCH_KEYS, READERS, planned_loans, published_loans, share_bytes
 from tensorlease.bench.machine import header
 from tensorlease.bench.modes import STORE_POOL
-from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
+from tensorlease.bench.reading import Readings, alternate, row_of
 from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of
-from tensorlease.bench.sizes import MIB, format_bytes
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import MIB, format_bytes
 
 #: Nothing is leased from the arena here; it only stages what is written.
 _ARENA_BYTES = 256 * MIB
@@ -26,7 +26,7 @@ _ARENA_BYTES = 256 * MIB
 class RoundsSettings:
     """One batch is read with every local buffer, every shape with one buffer; both with every share."""
 
-    engine: EngineChoice
+    engine: Engine
     batch: Workload
     buffers_bytes: list[int]
     workloads: list[Workload]
@@ -34,7 +34,7 @@ class RoundsSettings:
     repetitions: int
     seed: int
 
-    def cases(self) -> list[tuple[Workload, EngineChoice]]:
+    def cases(self) -> list[tuple[Workload, Engine]]:
         """Everything that is read, and on what."""
         rounds = [
             (self.batch, replace(self.engine, local_buffer_bytes=buffer, share=share))
@@ -83,7 +83,7 @@ def run(settings: RoundsSettings, report: Report) -> None:
     report["complete"] = True
 
 
-def _counted(settings: RoundsSettings, workload: Workload, engine: EngineChoice, progress: Progress) -> dict[str, Any]:
+def _counted(settings: RoundsSettings, workload: Workload, engine: Engine, progress: Progress) -> dict[str, Any]:
     share = engine.share or "half"
     buffer = engine.local_buffer_bytes
     readings: Readings = {STORE_POOL: []}

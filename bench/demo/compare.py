@@ -5,19 +5,20 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
 import tensorlease as tl
+from bench.demo.samples import TOKEN_FIELDS, Plan, checksum, make_sample, sample_key
 from tensorlease.bench.column import WrongContents
 from tensorlease.bench.machine import require_memory
 from tensorlease.bench.modes import Rows
 from tensorlease.bench.opening import emptied, engine_for, new_namespace
-from tensorlease.bench.reading import Reading, median, warm_then_timed
-from tensorlease.bench.report import count, counted, table
-from tensorlease.bench.sizes import GIB, format_bytes
-from tensorlease.demo.samples import TOKEN_FIELDS, Plan, checksum, make_sample, sample_key
+from tensorlease.bench.reading import Reading, warm_then_timed
+from tensorlease.bench.report import count, table
 from tensorlease.host import HOST_URL
+from tensorlease.sizes import GIB, format_bytes
 
 DELIVERIES = ("leased", "copied", "register-per-call")
 _REPETITIONS = 7
@@ -129,6 +130,11 @@ def meaning(comparison: Comparison) -> str:
         f"{counted(leased.page_faults, 'page fault')}, against {counted(registered.registrations, 'registration')} and "
         f"{counted(registered.page_faults, 'page fault')}."
     )
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 registration`, `0 registrations`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def _contents(plan: Plan) -> tuple[list[str], list[tuple[int]], list[torch.dtype]]:

@@ -9,15 +9,17 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO
 
 import tensorlease as tl
-from tensorlease.demo.crew import Crew
-from tensorlease.demo.ledger import Entry, Ledger
-from tensorlease.demo.rollout import ROLLOUT_THREADS, rollout
-from tensorlease.demo.samples import Plan
-from tensorlease.demo.trainer import StepResult, trainer
+from bench.demo.crew import Crew
+from bench.demo.ledger import Entry, Ledger
+from bench.demo.rollout import ROLLOUT_THREADS, rollout
+from bench.demo.samples import Plan
+from bench.demo.trainer import StepResult, trainer
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 _STOP_SECONDS = 10.0
 _ROLLOUT_MAX_BYTES = "128MiB"
 
@@ -63,7 +65,10 @@ def train_apart(
 
 def _rollout_process(job: Job, url: str | None, namespace: str, log: IO[bytes]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", __name__, json.dumps([url, namespace, asdict(job)])]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+    # Python finds `bench` in the folder where it starts.
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=REPOSITORY
+    )
 
 
 class _LedgerOfAnother(Ledger):

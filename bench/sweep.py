@@ -1,4 +1,4 @@
-"""`tensorlease bench sweep`: the released client's way and the reference's, for more and more keys per batch."""
+"""`python -m bench sweep`: the released client's way and the reference's, for more and more keys per batch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, replace
 
 import tensorlease as tl
-from tensorlease.bench.alternation import Readings, alternate, row_of
+from bench.engine import Engine
+from bench.lending import planned_loans, share_bytes
 from tensorlease.bench.column import Column
-from tensorlease.bench.lending import planned_loans, share_bytes
 from tensorlease.bench.machine import header
 from tensorlease.bench.modes import BASELINE, STORE_POOL
-from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
+from tensorlease.bench.reading import Readings, alternate, row_of
 from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of
 from tensorlease.bench.workload import Workload
 
@@ -24,7 +24,7 @@ MODES = (BASELINE, STORE_POOL, "leased")
 class SweepSettings:
     """Every shape is read with every number of keys per batch. The engine's own `batch_keys` is not used."""
 
-    engine: EngineChoice
+    engine: Engine
     workloads: list[Workload]
     batch_keys: list[int]
     readers: int

@@ -1,4 +1,4 @@
-"""`tensorlease bench keys`: what a read costs per key where the rows are tiny, for more and more keys."""
+"""`python -m bench keys`: what a read costs per key where the rows are tiny, for more and more keys."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
 
+from bench.engine import Engine
 from tensorlease.bench.column import WrongContents
 from tensorlease.bench.machine import header, require_memory
-from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import STAGES, median, timed_call
+from tensorlease.bench.reading import STAGES, timed_call
 from tensorlease.bench.report import Report, engine_line, machine_line, table
-from tensorlease.bench.sizes import GIB, format_bytes
+from tensorlease.sizes import GIB, format_bytes
 
 # A key, its shape, its tensor and its entries in the engine and the arena.
 _BYTES_PER_KEY = 2048
@@ -26,7 +27,7 @@ _BYTES_PER_KEY = 2048
 class KeyCostsSettings:
     """`row_bytes` is the size of each float32 row."""
 
-    engine: EngineChoice
+    engine: Engine
     key_counts: list[int]
     row_bytes: int
     repetitions: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tensorlease.data import ConversationLengths, conversation_lengths
+from bench.data import ConversationLengths, conversation_lengths
 
 # Columns whose rows are as long as the conversation.
 TOKEN_FIELDS = {"input_ids": torch.int64, "response_mask": torch.bool, "logprobs": torch.float32}

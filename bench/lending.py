@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tensorlease.bench.sizes import GIB, MIB
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import GIB, MIB
 
-SHARES = ("half", "quarter")
 #: The reference's figures are of so many readers, of batches of so many keys, and but for the rounds of a buffer of so many bytes.
 READERS = 4
 BATCH_KEYS = 400

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 import tensorlease as tl
+from bench.demo.crew import Crew
+from bench.demo.ledger import Entry, Ledger
+from bench.demo.rollout import WAIT_SECONDS
+from bench.demo.samples import FIELDS, TOKEN_FIELDS, Plan, checksum, sample_key
 from tensorlease.bench.column import WrongContents
-from tensorlease.demo.crew import Crew
-from tensorlease.demo.ledger import Entry, Ledger
-from tensorlease.demo.rollout import WAIT_SECONDS
-from tensorlease.demo.samples import FIELDS, TOKEN_FIELDS, Plan, checksum, sample_key
 
 Columns = dict[str, Any]
 

@@ -1,24 +1,24 @@
-"""`tensorlease bench writes`: each kind of value against registering its memory for the write."""
+"""`python -m bench writes`: each kind of value against registering its memory for the write."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
 
 import tensorlease as tl
-from tensorlease.bench.alternation import timing
+from bench.engine import Engine
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import add_yardstick, header
-from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import WRITE_COUNTERS, Reading, mean, timed_call
+from tensorlease.bench.reading import Reading, timed_call, timing
 from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of, times
-from tensorlease.bench.sizes import GIB, format_bytes
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import GIB, format_bytes
 
 #: What is written in each mode, and the mode that it is compared with.
 MODES = {
@@ -29,13 +29,26 @@ MODES = {
     "packed": "packed-register-per-call",
 }
 _CHECKED_ROWS = 3
+#: Names in reports and in `Store.stats()`.
+WRITE_COUNTERS = {
+    name: name
+    for name in (
+        "register_calls",
+        "registered_bytes",
+        "in_place_writes",
+        "staged_writes",
+        "fallback_writes",
+        "copied_bytes",
+        "engine_write_calls",
+    )
+}
 
 
 @dataclass(frozen=True)
 class WritesSettings:
     """What one run measures; `max_bytes` is the budget of each store, which holds the tensors of `arena` too."""
 
-    engine: EngineChoice
+    engine: Engine
     workloads: list[Workload]
     modes: list[str]
     readers: int
@@ -142,8 +155,8 @@ def _row(mode: str, readings: list[Reading]) -> dict[str, Any]:
     """Times are medians; counters are means per write."""
     return timing([reading.total_ms for reading in readings]) | {
         "mode": mode,
-        **{name: mean([reading.counters[name] for reading in readings]) for name in WRITE_COUNTERS},
-        "page_faults": mean([reading.page_faults for reading in readings]),
+        **{name: fmean([reading.counters[name] for reading in readings]) for name in WRITE_COUNTERS},
+        "page_faults": fmean([reading.page_faults for reading in readings]),
     }
 
 

@@ -1,4 +1,4 @@
-"""What the command line takes: sizes, shapes, modes, lists of them. Nothing here needs torch, so that `--help` works without it."""
+"""What options of a command take: sizes, numbers, names, lists of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensorlease.bench.sizes import parse_bytes
-from tensorlease.bench.workload import Workload, parse_workload
+from tensorlease.sizes import parse_bytes
 
 Value = TypeVar("Value")
 
@@ -53,9 +52,3 @@ def one_of(names: tuple[str, ...], kind: str) -> Callable[[str], str]:
 
 
 size = checked(parse_bytes)
-workload = checked(parse_workload)
-
-
-def workloads(text: str) -> list[Workload]:
-    """Shapes between commas."""
-    return list_of(workload)(text)

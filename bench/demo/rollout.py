@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 import tensorlease as tl
-from tensorlease.demo.crew import Crew
-from tensorlease.demo.ledger import Entry, Ledger
-from tensorlease.demo.samples import FIELDS, Plan, make_sample, sample_key
+from bench.demo.crew import Crew
+from bench.demo.ledger import Entry, Ledger
+from bench.demo.samples import FIELDS, Plan, make_sample, sample_key
 
 ROLLOUT_THREADS = 2
 # Steps that may lie in the store before the trainer is through with the oldest: this bounds the store.

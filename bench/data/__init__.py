@@ -21,6 +21,6 @@ class ConversationLengths(NamedTuple):
 
 def conversation_lengths() -> list[ConversationLengths]:
     """The 6,000 conversations, in the order of the file."""
-    text = (resources.files("tensorlease.data") / "conversation_lengths.csv").read_text(encoding="ascii")
+    text = (resources.files("bench.data") / "conversation_lengths.csv").read_text(encoding="ascii")
     rows = csv.DictReader(text.splitlines())
     return [ConversationLengths(int(row["input_length"]), int(row["output_length"])) for row in rows]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.demo.compare import Comparison
 from tensorlease.bench.plot import COLOURS, INK, QUIET, require_plottable
 from tensorlease.bench.report import count
-from tensorlease.bench.sizes import format_bytes
-from tensorlease.demo.compare import Comparison
+from tensorlease.sizes import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

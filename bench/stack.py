@@ -1,18 +1,20 @@
-"""`tensorlease bench stack`: `get_batch` against `get` followed by `torch.stack`."""
+"""`python -m bench stack`: `get_batch` against `get` followed by `torch.stack`."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
+from bench.engine import Engine
+from bench.spread import quartiles, stdev
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
 from tensorlease.bench.modes import Read, Rows, read_of
-from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import median, quartiles, stdev, warm_then_timed
+from tensorlease.bench.reading import warm_then_timed
 from tensorlease.bench.report import Report, engine_line, machine_line, table, times
 from tensorlease.bench.workload import Workload
 
@@ -21,7 +23,7 @@ from tensorlease.bench.workload import Workload
 class StackSettings:
     """One shape of equal rows."""
 
-    engine: EngineChoice
+    engine: Engine
     workload: Workload
     repetitions: int
     max_bytes: int

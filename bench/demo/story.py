@@ -11,21 +11,21 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import tensorlease as tl
+from bench.data import conversation_lengths
+from bench.demo.apart import Job, train_apart
+from bench.demo.chart import plot_comparison
+from bench.demo.compare import Comparison, compare, counted, meaning, render
+from bench.demo.crew import Crew
+from bench.demo.ledger import Ledger
+from bench.demo.own_host import own_host
+from bench.demo.rollout import ROLLOUT_THREADS, STEPS_AHEAD, rollout
+from bench.demo.samples import Plan
+from bench.demo.trainer import StepResult, trainer
 from tensorlease.bench.machine import header, require_memory
 from tensorlease.bench.opening import emptied, engine_for, new_namespace
-from tensorlease.bench.report import counted, machine_line
-from tensorlease.bench.sizes import GIB, MIB, format_bytes
-from tensorlease.data import conversation_lengths
-from tensorlease.demo.apart import Job, train_apart
-from tensorlease.demo.chart import plot_comparison
-from tensorlease.demo.compare import Comparison, compare, meaning, render
-from tensorlease.demo.crew import Crew
-from tensorlease.demo.ledger import Ledger
-from tensorlease.demo.own_host import own_host
-from tensorlease.demo.rollout import ROLLOUT_THREADS, STEPS_AHEAD, rollout
-from tensorlease.demo.samples import Plan
-from tensorlease.demo.trainer import StepResult, trainer
+from tensorlease.bench.report import machine_line
 from tensorlease.host import HOST_URL, starts_daemon
+from tensorlease.sizes import GIB, MIB, format_bytes
 
 # The comparison reads several steps' worth of samples at once, as a large batch would.
 _COMPARED_STEPS = 4
