@@ -24,7 +24,7 @@ use crate::place::SocketPath;
 use crate::wire::{Answer, KEY_BYTES_MAX, Request};
 use extents::Extents;
 use lanes::Unanswered;
-use messages::{PerKey, descriptions, in_messages, numbers, unexpected};
+use messages::{PerKey, descriptions, in_messages, numbers, unavailable, unexpected};
 use relay::Relay;
 use returns::Returned;
 use session::Session;
@@ -32,8 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlease_engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Viewed, Views,
-    WriteOp,
+    Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError, Viewed, Views, WriteOp,
 };
 use tensorlease_memory::{Region, SlabSource};
 use window::Window;
@@ -123,9 +122,7 @@ impl HostEngine {
             return Err(Fault::closed());
         }
         if !self.session.is_own() {
-            return Err(Fault::new(
-                FaultKind::Unavailable,
-                0,
+            return Err(unavailable(
                 "this process was forked from the one that opened the store; open one here",
             ));
         }

@@ -1,6 +1,6 @@
 //! Further connections of a client whose daemon has an engine behind it: a call on that engine may last, and has one to itself meanwhile.
 use super::connect::{self, Connection};
-use super::messages::refused;
+use super::messages::{refused, unavailable};
 use super::session::Session;
 use crate::lock::lock;
 use crate::socket::{self, Broken, FrameReader};
@@ -9,7 +9,7 @@ use rustix::net::sockopt::{self, Timeout};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::Fault;
 
 /// More calls at once wait for one that ends. A client gives its engine up long before that many hang.
 const LANES_MAX: usize = 48;
@@ -131,7 +131,6 @@ impl Lanes {
 
 impl Lane {
     fn connect(session: &Session) -> Result<Self, Fault> {
-        let unavailable = |message: String| Fault::new(FaultKind::Unavailable, 0, message);
         let (connection, _) = connect::welcomed(&session.place, session.number)
             .map_err(|error| unavailable(format!("{error}; open a new store")))?;
         let Connection { socket, reader, out } = connection;

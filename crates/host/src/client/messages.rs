@@ -1,5 +1,6 @@
 //! What one message takes, and what it is answered by.
 use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX, TAG_BYTES_MAX};
+use std::borrow::Cow;
 use std::ops::Range;
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo, Tag};
 
@@ -78,14 +79,13 @@ fn fault(failure: Failure<'_>) -> Fault {
 }
 
 pub(super) fn unexpected(answer: &Answer<'_>) -> Fault {
-    let message = format!("the daemon answered out of turn ({answer:.40?}); restart it");
-    Fault::new(FaultKind::Unavailable, 0, message)
+    unavailable(format!("the daemon answered out of turn ({answer:.40?}); restart it"))
 }
 
 pub(super) fn refused(why: &str) -> Fault {
-    Fault::new(
-        FaultKind::Unavailable,
-        0,
-        format!("the daemon refused this client: {why}"),
-    )
+    unavailable(format!("the daemon refused this client: {why}"))
+}
+
+pub(super) fn unavailable(message: impl Into<Cow<'static, str>>) -> Fault {
+    Fault::new(FaultKind::Unavailable, 0, message)
 }

@@ -1,7 +1,7 @@
 //! Calls on the engine behind a daemon. Bytes move between that engine and extents of this client; other memory is staged in one.
 use super::extents::Extents;
 use super::lanes::{Lanes, Unanswered};
-use super::messages::{PerKey, check_tag, in_messages, key_too_long, numbers};
+use super::messages::{PerKey, check_tag, in_messages, key_too_long, numbers, unavailable};
 use super::registered::Registered;
 use super::session::Session;
 use crate::wire::{Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store};
@@ -52,7 +52,7 @@ impl Staging {
         let none = |message: String| Fault::new(FaultKind::NoHandle, 0, message);
         let made = Extents::of(session).make(bytes.next_multiple_of(limits::page_bytes()));
         let memory = made.map_err(|error| match error {
-            NoSlab::Gone { why } => Fault::new(FaultKind::Unavailable, 0, why),
+            NoSlab::Gone { why } => unavailable(why),
             NoSlab::Full { .. } => none(format!("the host's arena has no {bytes} bytes to stage in just now")),
             error => none(format!("no memory of the host's to stage {bytes} bytes in: {error}")),
         })?;

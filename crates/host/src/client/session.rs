@@ -1,6 +1,6 @@
 //! A client's connection: one conversation, and the slabs that it has been shown.
 use super::connect::{Behind, ConnectError, Connection, bound, round_trip, welcomed};
-use super::messages::refused;
+use super::messages::{refused, unavailable};
 use super::registered::LentExtents;
 use super::returns::{Returned, Returns};
 use super::shown::{self, Shown};
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Duration;
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::Fault;
 use tensorlease_memory::{Mapping, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
@@ -249,10 +249,12 @@ impl Session {
 
     /// Maps the slabs that an answer names for the first time. Their pages come with the first touch.
     fn take_slabs(&self, slabs: &[NewSlab], descriptors: Vec<OwnedFd>) -> Result<(), Fault> {
-        let unusable = |message: String| Fault::new(FaultKind::Unavailable, 0, message);
         if slabs.len() != descriptors.len() {
-            let message = format!("the daemon sent {} of {} descriptors", descriptors.len(), slabs.len());
-            return Err(unusable(message));
+            let come = descriptors.len();
+            return Err(unavailable(format!(
+                "the daemon sent {come} of {} descriptors",
+                slabs.len()
+            )));
         }
         for (new, descriptor) in slabs.iter().zip(descriptors) {
             let len = usize::try_from(new.len).unwrap_or(usize::MAX);
@@ -261,7 +263,7 @@ impl Session {
                 mapping.exclude_from_fork()?;
                 Ok(mapping)
             });
-            let mapping = mapped.map_err(|error| unusable(format!("the daemon's memory can't be used: {error}")))?;
+            let mapping = mapped.map_err(|error| unavailable(format!("the daemon's memory can't be used: {error}")))?;
             let mut known = self.slabs.write().unwrap_or_else(PoisonError::into_inner);
             known.insert(new.slab, Arc::new(Shown::new(mapping)));
         }
@@ -269,10 +271,9 @@ impl Session {
     }
 
     pub(super) fn gone(&self, error: &Broken) -> Fault {
-        let message = format!(
-            "the daemon at {} can't be reached: {error}; open a new store",
-            self.place.as_path().display()
-        );
-        Fault::new(FaultKind::Unavailable, 0, message)
+        let place = self.place.as_path().display();
+        unavailable(format!(
+            "the daemon at {place} can't be reached: {error}; open a new store"
+        ))
     }
 }
