@@ -1,5 +1,6 @@
 //! What one message takes, and what it is answered by.
-use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX};
+use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX, TAG_BYTES_MAX};
+use std::borrow::Cow;
 use std::ops::Range;
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo, Tag};
 
@@ -36,6 +37,15 @@ pub(super) fn key_too_long(key: &str) -> Fault {
     Fault::new(FaultKind::Refused, 0, message)
 }
 
+/// No message takes a longer tag.
+pub(super) fn check_tag(tag: &Tag) -> Result<(), Fault> {
+    if tag.as_bytes().len() <= TAG_BYTES_MAX {
+        return Ok(());
+    }
+    let message = "the value has too many dimensions for a host's store";
+    Err(Fault::new(FaultKind::Refused, 0, message))
+}
+
 /// One number for each of `keys` keys.
 pub(super) fn numbers(answer: Answer<'_>, keys: usize) -> PerKey<u64> {
     match answer {
@@ -69,6 +79,13 @@ fn fault(failure: Failure<'_>) -> Fault {
 }
 
 pub(super) fn unexpected(answer: &Answer<'_>) -> Fault {
-    let message = format!("the daemon answered out of turn ({answer:.40?}); restart it");
+    unavailable(format!("the daemon answered out of turn ({answer:.40?}); restart it"))
+}
+
+pub(super) fn refused(why: &str) -> Fault {
+    unavailable(format!("the daemon refused this client: {why}"))
+}
+
+pub(super) fn unavailable(message: impl Into<Cow<'static, str>>) -> Fault {
     Fault::new(FaultKind::Unavailable, 0, message)
 }

@@ -1,6 +1,7 @@
 //! Which memory the daemon's engine may be asked to move bytes in and out of: extents, and what the client registered.
+use crate::lock::lock;
 use crate::wire::Span;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use tensorlease_engine::RegisterError;
 use tensorlease_memory::{Region, RegionMap};
 
@@ -65,11 +66,6 @@ impl Registered {
     pub(super) fn bytes(&self) -> u64 {
         lock(&self.regions).bytes()
     }
-}
-
-/// Each change is one call of a map: no panic leaves it half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

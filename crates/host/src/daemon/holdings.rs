@@ -39,16 +39,8 @@ pub(super) struct Holdings {
     /// The client's connection has ended, or its process: nothing is added any more. What is held then is quarantined while the process lives, which
     /// may still touch it.
     closed: bool,
-    pub(super) counted: Counted,
-}
-
-/// Since the client came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) read_objects: u64,
-    pub(super) read_bytes: u64,
-    pub(super) written_objects: u64,
-    pub(super) written_bytes: u64,
+    /// What the client has read and written since it came, and what is moved for it.
+    pub(super) counted: ClientRow,
 }
 
 impl Holdings {
@@ -163,23 +155,13 @@ impl Holdings {
     /// What it holds, in numbers.
     pub(super) fn row(&self) -> ClientRow {
         let pinned = || self.pins.values().flat_map(Pins::objects);
-        let Counted {
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-        } = self.counted;
         ClientRow {
             quarantined: self.closed,
             extent_bytes: self.extents.values().map(|extent| extent.len()).sum(),
             pinned_bytes: pinned().map(|object| object.len).sum(),
             pinned_objects: pinned().count() as u64,
             reserved_bytes: self.reserved.values().map(|block| block.block().len).sum(),
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-            ..ClientRow::default()
+            ..self.counted
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::descriptors;
 use crate::lock::lock;
 use crate::place::{FileId, Holder, PlaceError, SocketPath};
 use crate::watch;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen};
@@ -26,10 +26,7 @@ const BACKLOG: i32 = 1024;
 /// More are turned away.
 const SESSIONS_MAX: usize = 4096;
 /// How often it looks whether anybody needs the daemon.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+const LOOK: Duration = Duration::from_millis(200);
 /// Pause before clients that could not be taken in are looked at again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// A daemon that somebody starts by hand waits so long for its first client.
@@ -83,7 +80,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock_file: OwnedFd)
     while !shared.is_stopping() {
         let mut watched = [PollFd::new(&listener.socket, PollFlags::IN), shared.stopped.polled()];
         // Whatever ended the wait, what there is to do is looked at below.
-        let _woken = watch::wait(&mut watched, Some(&LOOK));
+        let _woken = watch::wait(&mut watched, Some(LOOK));
         // Of clients that come faster than they are taken in there is no last one.
         while !shared.is_stopping()
             && let Some(client) = accept(&listener.socket, &mut spare)

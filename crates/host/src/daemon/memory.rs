@@ -67,30 +67,9 @@ impl Keeper {
 }
 
 impl ArenaMemory {
-    /// Memory for objects and extents. Every slab is registered with the engine behind the daemon, if there is one: a slab is as large as one of its
-    /// registrations may be. Otherwise there is one slab for everything, so that no object fails at a border: a memory file takes no memory before it is
-    /// touched.
+    /// Memory for objects and extents. With an engine behind the daemon every slab is registered, and is as large as one of its registrations may be.
+    /// Without one a single slab has everything, so that no object fails at a border: a memory file takes no memory before it is touched.
     pub(super) fn new(max_bytes: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
-        let most = engine
-            .as_ref()
-            .map_or(u64::MAX, |engine| engine.capabilities().registration_bytes_max);
-        Self::of_slabs(max_bytes, most, engine)?.with_first_slab()
-    }
-
-    /// The first is made before any client comes, who would be told that the arena is full where the system (`ulimit -v`, `ulimit -f`), or the engine,
-    /// gives none.
-    fn with_first_slab(self) -> Result<Self, StartError> {
-        let max_bytes = self.capacity_bytes();
-        let Ok(grown) = self.pool.grow(SlabKind::Lease, 1, 1, &self.keeper, patiently);
-        let message = match grown {
-            Growth::Made(_) => return Ok(self),
-            Growth::NoRoom => "it is less than one slab takes; raise it".to_owned(),
-            Growth::Refused(error) => self.keeper.words(&error),
-        };
-        Err(StartError::Memory { max_bytes, message })
-    }
-
-    fn of_slabs(max_bytes: u64, slab_bytes_max: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let refused = |message: String| StartError::Memory { max_bytes, message };
         if let Some(available) = limits::available_bytes().filter(|available| *available < max_bytes) {
             return Err(refused(format!(
@@ -99,16 +78,26 @@ impl ArenaMemory {
         }
         let page = limits::page_bytes() as u64;
         let budget = Budget::new(max_bytes, page).map_err(|error| refused(error.to_string()))?;
-        let slab_bytes = budget.max_bytes.min((slab_bytes_max - slab_bytes_max % page).max(page));
+        let registration_max = |engine: &Arc<dyn Engine>| engine.capabilities().registration_bytes_max;
+        let most = engine.as_ref().map_or(u64::MAX, registration_max);
+        let slab_bytes = budget.max_bytes.min((most - most % page).max(page));
         let budget = Budget {
             slab_bytes_first: slab_bytes,
             slab_bytes_max: slab_bytes,
             ..budget.without_bounce()
         };
-        Ok(Self {
+        let memory = Self {
             pool: Pool::with_source("host arena", budget, Arc::new(SealedSlabs)),
             keeper: Arc::new(Keeper(engine)),
-        })
+        };
+        // The first slab is made before any client comes. Where the system (`ulimit -v`, `ulimit -f`) or the engine gives none, a client would be told
+        // that the arena is full.
+        let Ok(grown) = memory.pool.grow(SlabKind::Lease, 1, 1, &memory.keeper, patiently);
+        match grown {
+            Growth::Made(_) => Ok(memory),
+            Growth::NoRoom => Err(refused("it is less than one slab takes; raise it".to_owned())),
+            Growth::Refused(error) => Err(refused(memory.keeper.words(&error))),
+        }
     }
 
     /// A block for an object of each length.

@@ -9,7 +9,6 @@ use crate::wire::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tensorlease_engine::{Capabilities, Engine, Fault, FaultKind, ObjectInfo, ReadOp, Tag, WriteOp};
 use tensorlease_memory::{Region, Source};
@@ -44,7 +43,6 @@ pub(super) struct Relay {
     registration_bytes_max: u64,
     /// Whether the engine could be closed.
     closed: Latch<bool>,
-    closing: AtomicBool,
 }
 
 impl Relay {
@@ -54,7 +52,6 @@ impl Relay {
             quarantine: Quarantine::default(),
             registration_bytes_max,
             closed: Latch::default(),
-            closing: AtomicBool::new(false),
         }
     }
 
@@ -196,9 +193,6 @@ impl Relay {
 
     /// Ends the engine, in a thread of its own, for a call on it may hang. `regions`: what was registered, if no transfer runs any more.
     pub(super) fn begin_to_close(self: &Arc<Self>, regions: Vec<Region>) {
-        if self.closing.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let relay = Arc::clone(self);
         let close = move || {
             let closed = catch_unwind(AssertUnwindSafe(|| relay.close(&regions))).unwrap_or(false);

@@ -5,7 +5,6 @@ use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
@@ -21,8 +20,6 @@ pub(super) struct Session {
     holdings: Mutex<Holdings>,
     /// Further connections of the same process, which carry what the engine behind the daemon does for it.
     lanes: Mutex<Vec<Weak<Self>>>,
-    transfer_bytes: AtomicU64,
-    late_bytes: AtomicU64,
 }
 
 /// A client has no more lanes: each has a thread here.
@@ -36,7 +33,7 @@ pub(super) struct Transferring<'s> {
 
 impl Drop for Transferring<'_> {
     fn drop(&mut self) {
-        self.session.transfer_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.session.holdings().counted.transfer_bytes -= self.bytes;
     }
 }
 
@@ -50,8 +47,6 @@ impl Session {
             came: Instant::now(),
             holdings: Mutex::default(),
             lanes: Mutex::default(),
-            transfer_bytes: AtomicU64::new(0),
-            late_bytes: AtomicU64::new(0),
         }
     }
 
@@ -85,7 +80,7 @@ impl Session {
     }
 
     pub(super) fn transferring(&self, bytes: u64) -> Transferring<'_> {
-        self.transfer_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.holdings().counted.transfer_bytes += bytes;
         Transferring { session: self, bytes }
     }
 
@@ -103,7 +98,7 @@ impl Session {
 
     /// A transfer failed that may still write so many bytes of its extents.
     pub(super) fn count_late(&self, bytes: u64) {
-        self.late_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.holdings().counted.late_bytes += bytes;
     }
 
     pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
@@ -115,8 +110,6 @@ impl Session {
             session: self.number,
             pid: self.pid.as_raw_nonzero().get().unsigned_abs(),
             age_ms: u64::try_from(self.came.elapsed().as_millis()).unwrap_or(u64::MAX),
-            transfer_bytes: self.transfer_bytes.load(Ordering::Relaxed),
-            late_bytes: self.late_bytes.load(Ordering::Relaxed),
             ..self.holdings().row()
         }
     }
