@@ -1,4 +1,4 @@
-"""One grammar of sizes, wherever a size is given: options of a store, URLs, command lines, TransferQueue's settings."""
+"""One grammar of sizes, wherever a size is given: options of a store, URLs, command lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import tensorlease as tl
 from tensorlease import cli, host
 from tensorlease._core import parse_bytes
 from tensorlease.doctor import examination
-from tensorlease.transfer_queue.settings import Tuning
 
 MEANT = {
     "4096": 4096,
@@ -37,10 +36,6 @@ class _ReadAs(BaseException):
 
 def by_the_module(text: str) -> int:
     return parse_bytes(text, "max_bytes")
-
-
-def by_the_queue(text: str) -> int:
-    return Tuning(max_bytes=text).budget()
 
 
 def by_serve(text: str) -> int:
@@ -71,7 +66,7 @@ def by_a_mooncake_url(text: str) -> None:
     tl.open(f"mooncake://127.0.0.1:1?connect_timeout=0.1&local_buffer={quote(text)}").close()
 
 
-READERS: list[Callable[[str], int]] = [by_the_module, by_the_queue, by_serve, by_doctor]
+READERS: list[Callable[[str], int]] = [by_the_module, by_serve, by_doctor]
 OPENERS: list[Callable[[str], None]] = [by_an_option, by_a_url, by_a_mooncake_url]
 
 
