@@ -1,7 +1,5 @@
 """A value that is no tensor from the bytes of its object; `codec` says what these are."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn

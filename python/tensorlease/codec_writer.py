@@ -1,7 +1,5 @@
 """A value that is no tensor as a tree and its segments; `codec` says what these are."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 from collections.abc import Callable, Generator

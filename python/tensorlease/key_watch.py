@@ -1,7 +1,5 @@
 """Waiting for keys in asyncio: one look of a store for all tasks that wait."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import os

@@ -15,10 +15,10 @@ import pytest
 from mooncake_rig import require_mooncake, wait_until
 
 from bench import cluster
-from bench.cluster import Master
+from bench.cluster import Master, stop_process
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.mooncake_master import HOST, free_port
-from tensorlease.processes import listens_at, stop_process
+from tensorlease.processes import listens_at
 
 pytestmark = pytest.mark.timeout(120)
 

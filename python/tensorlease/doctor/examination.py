@@ -1,7 +1,5 @@
 """From a URL to a report: everything is tried, then each part says what it found."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 

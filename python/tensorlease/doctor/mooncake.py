@@ -1,7 +1,5 @@
 """Mooncake's package, its known defects, and the cluster that a URL names."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import socket
@@ -34,7 +32,6 @@ class Defect:
     text: str
 
     def is_in(self, version: tuple[int, ...]) -> bool:
-        """Does that version have it?"""
         return self.fixed is None or version < self.fixed
 
 

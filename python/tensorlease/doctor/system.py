@@ -1,7 +1,5 @@
 """Kernel, memory, locked memory, io_uring: what every store stands on."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 from collections.abc import Mapping
@@ -203,7 +201,6 @@ def socket(target: Target, before: str) -> Finding:
 
 
 def opens(target: Target, trial: Outcome) -> Finding:
-    """The store itself, small."""
     if trial.end == "done":
         return fine("store", "A store with this URL opens.")
     if trial.end == "hung":

@@ -1,7 +1,5 @@
 """What a store URL asks of the machine. The store itself checks the URL; here only the parts are read that the doctor needs."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from dataclasses import dataclass
@@ -37,17 +35,14 @@ class Target:
 
     @property
     def is_mooncake(self) -> bool:
-        """Does it need a master?"""
         return self.scheme == "mooncake"
 
     @property
     def is_rdma(self) -> bool:
-        """Does it need a network card with verbs?"""
         return self.is_mooncake and self.options.get("protocol") == "rdma"
 
     @property
     def is_pinned(self) -> bool:
-        """Does it need io_uring?"""
         return self.scheme == "embedded" and self.options.get("registration") == "pinned"
 
     @property
@@ -72,7 +67,6 @@ class Target:
 
     @property
     def is_local(self) -> bool:
-        """Is the master on this machine?"""
         return self.master()[0] in ("127.0.0.1", "localhost", "::1")
 
     @property

@@ -1,7 +1,5 @@
 """Risky looks, each in a process of its own: what hangs or crashes there neither holds up the doctor nor takes it along."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -46,7 +44,6 @@ class Outcome:
 
     @property
     def why(self) -> str:
-        """The message, and what was written with it."""
         return f"{self.message}{self.wrote}"
 
     @property

@@ -1,7 +1,5 @@
 """What TransferQueue's `init` calls for MooncakeStore: a master that answers is used, and one is started only where none does."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

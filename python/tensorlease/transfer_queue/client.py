@@ -1,7 +1,5 @@
 """The storage client that takes the place of `MooncakeStoreClient`."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from typing import Any

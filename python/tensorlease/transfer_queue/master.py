@@ -1,7 +1,5 @@
 """Masters: is there one at an address, and one of our own where there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket
@@ -47,7 +45,6 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
     def listens(self) -> bool:
-        """Does anything take connections there?"""
         return listens(self, ANSWER_SECONDS)
 
 

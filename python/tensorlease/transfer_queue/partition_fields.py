@@ -1,7 +1,5 @@
 """What the controller says of the fields of a partition: the description of a batch names only those that all of its samples have."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import uuid

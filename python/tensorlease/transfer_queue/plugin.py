@@ -1,7 +1,5 @@
 """Puts our client, manager and bootstrap in the place of TransferQueue's, through its public factories, and takes them out again."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any

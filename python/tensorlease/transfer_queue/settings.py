@@ -143,7 +143,6 @@ class Backend:
         )
 
     def url(self) -> str:
-        """Of the store."""
         options = {
             "protocol": self.protocol,
             "device": self.device,
