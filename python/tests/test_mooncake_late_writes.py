@@ -20,6 +20,8 @@ from mooncake_rig import Running, cluster, owner_of, paused, wait_until
 import tensorlease as tl
 from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner
 
+pytestmark = pytest.mark.alone
+
 ROUNDS = 20
 #: Of ours; the owner goes on within 8 s, before the master gives it up.
 TIMEOUT_SECONDS = 1.0

@@ -30,6 +30,8 @@ import tensorlease as tl
 from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
 from tensorlease.processes import stop_process
 
+pytestmark = pytest.mark.alone
+
 #: Large enough to be leased from the arena.
 ROW = (32768,)
 #: An error must come within this; the probe of the address has 5 s by default.
