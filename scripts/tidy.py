@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import rust_source
-from module_graph import RUST_ROOTS
+from module_graph import RUST_ROOTS, check_circles, check_rooms
 from source_tree import Tree
 
 FUNCTION_LINES_MAX = 70
@@ -298,6 +298,9 @@ def check_counters(tree: Tree) -> None:
 
 CHECKS = [
     check_lengths,
+    check_rust_lines,
+    check_circles,
+    check_rooms,
     check_unsafe,
     check_names,
     check_layers,
