@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ _OUTER = re.compile(
 _PATH = re.compile(r"(?<![\w:])(?P<path>\w+(?:\s*::\s*\w+)+)")
 _MACRO_CALL = re.compile(r"(?<![\w:])(\w+)!")
 _WORD = re.compile(r"\w+")
+_IMPL = re.compile(r"\bimpl\b\s*(?:<[^{;]*?>\s*)?(?P<path>\w+(?:\s*::\s*\w+)*)\s*(?:<[^{]*?>\s*)?(?:where\b[^{]*)?\{")
+_FUNCTION = re.compile(r"\bfn\s+(\w+)")
+_METHOD_CALL = re.compile(r"(?:\.\s*(?P<called>\w+)\s*(?:::\s*<[^>]*>\s*)?\()|(?:::\s*(?P<named>\w+)\b)")
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,29 @@ class Crate:
         module.code = "".join(left)
 
     def edges(self) -> Iterator[Edge]:
+        methods = self._methods_elsewhere()
         for module in self.modules.values():
             for line, name, target in self._named(module):
                 if target != module.file:
                     yield Edge(module.file, line, name, target)
+            for match in _METHOD_CALL.finditer(module.code):
+                name = match["called"] or match["named"]
+                target = methods.get(name, module.file)
+                # A type may be cut into files below its own: they are one.
+                if target != module.file and not target.startswith(module.file.removesuffix(".rs") + "/"):
+                    yield Edge(module.file, rust_source.line_of(module.code, match.start()), name, target)
+
+    def _methods_elsewhere(self) -> dict[str, str]:
+        """The methods that an `impl` adds outside the file of its type, and that file; only names that no other function has."""
+        functions = Counter(name for module in self.modules.values() for name in _FUNCTION.findall(module.code))
+        found: dict[str, str] = {}
+        for module in self.modules.values():
+            for match in _IMPL.finditer(module.code):
+                target = self.find(module, tuple(re.split(r"\s*::\s*", match["path"])))
+                if target not in (None, module.file):
+                    body = module.code[match.end() : rust_source.closing_brace(module.code, match.end() - 1)]
+                    found |= {name: module.file for name in _FUNCTION.findall(body) if functions[name] == 1}
+        return found
 
     def _named(self, module: Module) -> Iterator[tuple[int, str, str]]:
         words = set(_WORD.findall(module.code))

@@ -293,6 +293,28 @@ def test_a_macro_that_a_parent_defines_for_its_children_is_named(tmp_path: Path)
     assert graph(tmp_path, files) == [("a/b.rs", "a.rs")]
 
 
+def test_a_call_of_a_method_that_another_file_adds_is_an_edge(tmp_path: Path) -> None:
+    files = {
+        "lib.rs": "mod core;\nmod costs;\nmod user;\n",
+        "core.rs": "pub struct Core<T>(T);\nimpl<T> Core<T> {\n    pub fn new() {}\n}\n",
+        "costs.rs": "use crate::core::Core;\nimpl<T: Copy> Core<T>\nwhere\n    T: Send,\n{\n"
+        "    fn measured(&self) {}\n    fn new() {}\n}\n",
+        "user.rs": "fn f(x: &X) {\n    x.measured();\n    x.new();\n    let measured = x.measured;\n}\n",
+    }
+    assert graph(tmp_path, files) == [("costs.rs", "core.rs"), ("user.rs", "costs.rs")]
+    files["core.rs"] += "fn f<T>(core: Core<T>) {\n    Core::measured(&core);\n}\n"
+    assert ("core.rs", "costs.rs") in graph(tmp_path, files)
+
+
+def test_a_type_may_be_cut_into_files_below_its_own(tmp_path: Path) -> None:
+    files = {
+        "lib.rs": "mod job;\n",
+        "job.rs": "mod ranges;\npub struct Job;\nfn f(job: Job) {\n    job.cuts();\n}\n",
+        "job/ranges.rs": "use super::Job;\nimpl Job {\n    pub fn cuts(&self) {}\n}\n",
+    }
+    assert graph(tmp_path, files) == [("job/ranges.rs", "job.rs")]
+
+
 def test_a_circle_of_python_files_is_found_also_for_types_alone(tmp_path: Path) -> None:
     root = "python/tensorlease"
     files = {
