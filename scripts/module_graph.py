@@ -26,7 +26,7 @@ CIRCLES_ALLOWED = {
 
 _CLIENT = "crates/client/src/"
 #: The reference's own way and the baseline. The product is whole without this folder.
-REFERENCE = _CLIENT + "by_call"
+REFERENCE = _CLIENT + "per_call"
 #: A room, and those that it must not name. A room is a folder, and the file beside it of that name.
 FORBIDDEN_ROOMS = {
     _CLIENT + "read": [_CLIENT + "write", REFERENCE],
