@@ -176,6 +176,7 @@ lint-python: build
 
 lint-tidy: build
 	$(BIN)/python scripts/tidy.py
+	$(BIN)/python scripts/api_page.py --check
 	$(BIN)/python -m pytest --quiet --config-file=/dev/null --rootdir=scripts -p no:cacheprovider -p no:asyncio scripts
 
 lint-deny:

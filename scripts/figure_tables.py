@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, docs/host.md and README.md, each made from the reports of `tensorlease bench --json`."""
+"""The tables of docs/benchmarks.md and README.md, each made from the reports of `tensorlease bench --json`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("tensorlease/py.typed", "tensorlease/_core.pyi", "tensorlease/_core_store.pyi")
+NEEDED = ("tensorlease/py.typed", "tensorlease/_core.pyi")
 #: What the feature `test-hooks` adds to the module.
 HOOKS = (b"run_conformance_check", b"import_as_capsules", b"tensorlease._core._tests")
 

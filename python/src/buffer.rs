@@ -44,6 +44,12 @@ impl Lease {
             .map(|buffer| Bound::new(py, Self::new(buffer)).map(Bound::into_any))
             .transpose()
     }
+
+    /// Does it lie in the arena?
+    #[cfg(feature = "test-hooks")]
+    pub(crate) fn is_leased(&self) -> bool {
+        self.buffer.is_leased()
+    }
 }
 
 #[pymethods]
@@ -60,13 +66,6 @@ impl Lease {
         // SAFETY: `view` is the protocol's; `slf` owns the bytes for as long as it lives and never moves or shrinks them.
         unsafe { fill(view, slf.as_any(), this.data.as_ptr(), this.buffer.len(), true, flags) }
     }
-}
-
-/// For tests: does it lie in the arena (leased), rather than in copied memory?
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn is_leased(lease: &Bound<'_, Lease>) -> bool {
-    lease.get().buffer.is_leased()
 }
 
 /// Fills a view with `len` bytes at `data`, which then holds a reference to `owner`.

@@ -4,8 +4,7 @@ use pyo3::{
     sync::PyOnceLock,
     types::{PyDict, PyModule},
 };
-use std::error::Error;
-use tensorlease::engine::FaultKind;
+use tensorlease::engine::{FaultKind, chained};
 use tensorlease::{CallError, KeyFailure, OpenError, QueryError, ReadError, RemoveError, WriteError};
 
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -117,21 +116,6 @@ fn exhausted(py: Python<'_>, message: &str, asked: u64, free: u64, largest: u64,
 pub(crate) fn no_room(py: Python<'_>, keys: usize) -> PyErr {
     let message = format!("no memory for a call with {keys} keys; free memory of this machine, or name fewer at once");
     exhausted(py, &message, 0, 0, 0, 0)
-}
-
-/// The message with its causes, each said once.
-pub(crate) fn chained(error: &dyn Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let text = inner.to_string();
-        if !message.contains(&text) {
-            message.push_str(": ");
-            message.push_str(&text);
-        }
-        cause = inner.source();
-    }
-    message
 }
 
 impl IntoPython for CallError {

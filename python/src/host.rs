@@ -1,5 +1,5 @@
 //! The daemon of a host, run in this process, and questions about one that runs elsewhere.
-use crate::error::{IntoPython, chained, config_error};
+use crate::error::{IntoPython, config_error};
 use crate::logging;
 use crate::mooncake;
 use crate::patience::seconds;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlease::OpenError;
-use tensorlease::engine::Engine;
+use tensorlease::engine::{Engine, chained};
 use tensorlease_host::{
     Behind, ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError, WELCOME_MAX,
 };

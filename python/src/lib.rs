@@ -29,8 +29,8 @@ mod numpy;
 mod numpy_api;
 mod torch;
 
+mod switch;
 #[cfg(feature = "test-hooks")]
-mod conformance;
 mod test_hooks;
 
 /// Native part of tensorlease.
@@ -54,8 +54,14 @@ mod _core {
     };
 
     #[pymodule_init]
+    #[cfg_attr(
+        not(feature = "test-hooks"),
+        expect(unused_variables, reason = "only the tests' module is added here")
+    )]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
-        crate::test_hooks::add_to(module)
+        #[cfg(feature = "test-hooks")]
+        crate::test_hooks::add_to(module)?;
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     imported::{is_imported, not_imported},
     numpy_api::{Looked, Memory, NumpyApi},
     shape::Dims,
-    test_hooks::Switch,
+    switch::Switch,
 };
 use pyo3::{
     exceptions::PyImportError,
@@ -19,7 +19,7 @@ use tensorlease::{Buffer, DType};
 
 static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
 /// Arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
-static BY_CALL: Switch = Switch::off();
+pub(crate) static BY_CALL: Switch = Switch::off();
 
 /// What is used of numpy.
 pub(crate) struct Numpy {
@@ -41,13 +41,6 @@ pub(crate) struct Form<'py> {
     dtype: Bound<'py, PyAny>,
     item_bytes: usize,
     empty: bool,
-}
-
-/// For tests: arrays are made and looked at by calls of Python (true) or the fastest way (false).
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn arrays_by_call(only: bool) {
-    BY_CALL.set(only);
 }
 
 /// numpy, or None where it is not installed.

@@ -5,10 +5,8 @@ use crate::{
     exchange::Exchange,
     imported::{is_imported, not_imported},
     shape::{self, Dims},
-    test_hooks::Switch,
+    switch::Switch,
 };
-#[cfg(feature = "test-hooks")]
-use crate::{error::IntoPython, store::CoreStore};
 use pyo3::{
     exceptions::PyImportError,
     intern,
@@ -21,11 +19,11 @@ use tensorlease_memory::Region;
 
 static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
 /// Tensors go in as capsules, as with a torch that has no exchange interface.
-static CAPSULES_ONLY: Switch = Switch::off();
+pub(crate) static CAPSULES_ONLY: Switch = Switch::off();
 
 /// How tensors of one dtype get into torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     Exchange,
     Capsule,
     /// As bytes that torch then sees as the dtype: DLPack doesn't know it.
@@ -62,33 +60,6 @@ pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
     } else {
         Ok(None)
     }
-}
-
-/// For tests: tensors go into torch as capsules (true) or the fastest way (false).
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn import_as_capsules(only: bool) {
-    CAPSULES_ONLY.set(only);
-}
-
-/// For tests: a tensor in the arena of a dtype that torch refuses, to see that its memory comes back.
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn import_what_torch_refuses<'py>(
-    py: Python<'py>,
-    store: &CoreStore,
-    as_capsule: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let torch = installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
-    let buffer = py.detach(|| store.store().empty(4096, tensorlease::Patience::default()));
-    let buffer = buffer.map_err(|error| error.into_python(py))?;
-    let unknown = DLDataType {
-        code: 200,
-        bits: 8,
-        lanes: 1,
-    };
-    let export = Export::new(Owner::Buffer(buffer), unknown, 1, &Dims::from_slice(&[4096]));
-    torch.import_by(py, if as_capsule { Way::Capsule } else { Way::Exchange }, export)
 }
 
 impl Torch {
@@ -194,7 +165,7 @@ impl Torch {
         self.import_by(py, self.way(py, dtype)?, export)
     }
 
-    fn import_by<'py>(&self, py: Python<'py>, way: Way, export: Export) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn import_by<'py>(&self, py: Python<'py>, way: Way, export: Export) -> PyResult<Bound<'py, PyAny>> {
         if let (Way::Exchange, Some(exchange)) = (way, &self.exchange)
             && !CAPSULES_ONLY.is_on()
         {

@@ -80,21 +80,12 @@ impl Core {
         wanted: &[(u64, u64)],
         slice: impl Fn() -> Result<Duration, CallError>,
     ) -> Result<Acquired, CallError> {
-        // Only ranges can be read into memory of several registrations (invariant 1).
-        let most = self.registration_piece_bytes();
-        let divisible = |(len, _): &&(u64, u64)| self.capabilities.ranges || *len <= most;
-        let possible = wanted.iter().take_while(divisible).count();
-        let grown = self.arena.acquire_growing(kind, &wanted[..possible], self, slice)?;
-        let refused = match grown.refused {
-            Some(ungrown) => Some(refused(ungrown)?),
-            None => wanted.get(possible).map(|(asked, _)| Refused {
-                kind: FallbackKind::TooLarge,
-                error: AcquireError::TooLarge { asked: *asked, most },
-                cause: None,
-            }),
-        };
-        let blocks = grown.blocks;
-        Ok(Acquired { blocks, refused })
+        let grown = self.arena.acquire_growing(kind, wanted, self, slice)?;
+        let refused = grown.refused.map(refused).transpose()?;
+        Ok(Acquired {
+            blocks: grown.blocks,
+            refused,
+        })
     }
 
     /// Makes the bounce reserve where there is none, for blocks of `bytes`: otherwise the readers would wait for it side by side, and nobody

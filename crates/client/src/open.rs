@@ -9,6 +9,7 @@ use crate::{
 };
 use std::{error::Error, sync::Arc};
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
+pub(crate) use tensorlease_engine::chained as chain;
 use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
 use tensorlease_host::{ConnectError, HostEngine, SocketPath};
 use tensorlease_memory::{ForkPolicy, GrowError, Growth, Pool, limits};
@@ -301,15 +302,4 @@ fn unavailable(what: &str, error: impl Error + Send + Sync + 'static) -> OpenErr
         message: format!("{what}: {}", chain(&error)),
         source: Some(Box::new(error)),
     }
-}
-
-/// The message with its causes, each once.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
 }

@@ -160,10 +160,10 @@ fn attempt(
 }
 
 impl Core {
-    /// May a value of this read be fetched in ranges, while the engine promises that a replace is atomic?
+    /// May a value of this read be fetched in ranges, from an engine that describes it, and so promises that a replace is atomic?
     fn may_cut(&self, request: &ReadRequest) -> bool {
         let claims = &self.capabilities;
-        if !(claims.ranges && claims.describes && claims.atomic_replace) {
+        if !claims.describes {
             return false;
         }
         let piece = self.registration_piece_bytes();

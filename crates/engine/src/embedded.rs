@@ -90,8 +90,6 @@ impl Embedded {
             readers_worth: cores.min(Self::READERS_WORTH),
             large_read_bytes_min: 0,
             large_write_bytes_min: 0,
-            ranges: true,
-            atomic_replace: true,
             evicts: false,
             others_make_room: false,
             describes: true,

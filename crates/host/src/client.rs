@@ -193,8 +193,6 @@ fn own_store() -> Capabilities {
         readers_worth: cores.min(READERS_WORTH),
         large_read_bytes_min: 0,
         large_write_bytes_min: 0,
-        ranges: true,
-        atomic_replace: true,
         evicts: false,
         others_make_room: true,
         describes: true,

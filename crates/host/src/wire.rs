@@ -15,7 +15,7 @@ pub use request::{Commit, Request, version_of_hello};
 
 /// Version of the protocol; both sides must speak the same. Three things are the same in every version, so that two
 /// versions can tell each other that they differ: the frame, `Hello` as it is, and `Refused` as it is.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// First field of the first message: what speaks here is no other protocol that found the socket.
 pub const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.

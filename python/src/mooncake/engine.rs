@@ -107,8 +107,6 @@ impl Mooncake {
                 // Objects of its own segment are copied by all readers.
                 large_read_bytes_min: if alone { large_bytes_min } else { 0 },
                 large_write_bytes_min: large_bytes_min,
-                ranges: true,
-                atomic_replace: false,
                 evicts: true,
                 others_make_room: false,
                 describes: false,

@@ -259,13 +259,6 @@ fn registered(core: &Core, items: &Items, transfers: &[Transfer], divisor: u64) 
     }
     let mut regions: Vec<Region> = transfers.iter().map(|transfer| transfer.ground.region()).collect();
     regions.dedup();
-    let limit = core.capabilities.registration_bytes_max;
-    let whole = |region: &&Region| !core.capabilities.ranges && limit < region.len as u64;
-    if let Some(Region { len, .. }) = regions.iter().find(whole).copied() {
-        // Invariant 1: without ranges nothing can be cut where one registration ends and the next begins.
-        let fault = refused_registration(&RegisterError::TooLarge { len, limit });
-        return vec![Err(fault); transfers.len()];
-    }
     let pieces: Vec<Region> = regions
         .iter()
         .flat_map(|region| core.registration_pieces(*region))

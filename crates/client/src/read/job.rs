@@ -233,7 +233,7 @@ impl<'a> Job<'a> {
     /// What was cut by the engine's loans is cut again by the rounds of the bounce reserve, which may be smaller.
     fn push_bounced(&mut self, transfer: Transfer) {
         let round = self.core.bounce_round_bytes();
-        if transfer.len <= round || !self.core.capabilities.ranges {
+        if transfer.len <= round {
             self.push_ready(How::Staged, transfer);
             return;
         }
@@ -283,7 +283,9 @@ impl<'a> Job<'a> {
             (Ground::Gone, _) => unit.place = None,
             // The engine needs the memory that this block holds: give it back before the next try.
             (Ground::Own(_), FaultKind::NoHandle) if how == How::Direct && !callers => unit.place = None,
-            (_, FaultKind::Expired) if how == How::Direct && self.splits(&transfer) => self.split(how, transfer),
+            (_, FaultKind::Expired) if how == How::Direct && ranges::SPLIT_BYTES_MIN < transfer.len => {
+                self.split(how, transfer);
+            }
             // Another part of its value got no loan: from now on the whole value goes through the bounce reserve.
             _ if how == How::Staged && unlent => self.push_bounced(transfer),
             _ => self.push_ready(how, transfer),

@@ -57,7 +57,7 @@ impl Job<'_> {
         if lends {
             return self.land_lent(&copied);
         }
-        self.land_copied(copied, wait)
+        self.land_copied(&copied, wait)
     }
 
     /// The reference's way: through loans of the engine's own memory into fresh memory, per batch of keys and dtype. What is larger than a loan,
@@ -130,11 +130,6 @@ impl Job<'_> {
     /// Requirement B12: the caller's memory is written by a copy after the transfer, unless it asked otherwise.
     fn land_in_callers_memory(&mut self, units: &[u32]) {
         for unit in units {
-            // What no loan holds, and can't be cut for several, goes through the bounce reserve.
-            let whole = !self.core.capabilities.ranges && self.core.lends().is_some();
-            if whole && self.core.staged_bytes_max() < self.units[*unit as usize].len {
-                self.units[*unit as usize].unlent = true;
-            }
             let item = self.units[*unit as usize].first_item() as usize;
             let foreign = self.into[item]
                 .take()
@@ -186,22 +181,17 @@ impl Job<'_> {
     }
 
     /// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
-    fn land_copied(&mut self, units: Vec<u32>, wait: &Wait<'_>) -> Result<(), ReadError> {
-        let (recycled, mut fresh): (Vec<u32>, Vec<u32>) = units
-            .into_iter()
-            .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
-        let blocks = self.core.copy_blocks(&self.wanted(&recycled), wait)?;
-        fresh.extend_from_slice(&recycled[blocks.len()..]);
-        self.past_the_copy_cache(&recycled[blocks.len()..])?;
+    fn land_copied(&mut self, units: &[u32], wait: &Wait<'_>) -> Result<(), ReadError> {
+        let how = self.how_copied();
+        let blocks = self.core.copy_blocks(&self.wanted(units), wait)?;
+        let (recycled, fresh) = units.split_at(blocks.len());
+        self.past_the_copy_cache(fresh)?;
         for (unit, block) in iter::zip(recycled, blocks) {
-            let how = self
-                .how_copied(block.len() as u64)
-                .expect("only what can be copied is asked for");
-            self.put(unit, Landing::Block(block), how, false);
+            self.put(*unit, Landing::Block(block), how, false);
         }
-        let (small, large): (Vec<u32>, Vec<u32>) = fresh.into_iter().partition(|unit| {
-            let unit = &self.units[*unit as usize];
-            unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN && self.how_copied(unit.len).is_some()
+        let (small, large): (Vec<u32>, Vec<u32>) = fresh.iter().partition(|unit| {
+            let unit = &self.units[**unit as usize];
+            unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN
         });
         let small_bytes = small
             .iter()
@@ -212,11 +202,6 @@ impl Job<'_> {
         }
         for unit in small {
             let len = super::ground::index(self.units[unit as usize].len);
-            let how = if self.core.registers() {
-                How::Staged
-            } else {
-                How::Direct
-            };
             let heap = HeapBytes::try_new(len).ok_or_else(|| self.core.no_memory(len as u64, &"the heap has none"))?;
             self.put(unit, Landing::Heap(heap), how, false);
         }
@@ -240,13 +225,12 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// How a copy of `len` bytes is made; `None` where it can't be made in rounds.
-    fn how_copied(&self, len: u64) -> Option<How> {
-        let rounds = self.core.capabilities.ranges || len <= self.core.bounce_round_bytes();
-        match (self.core.registers(), rounds) {
-            (false, _) => Some(How::Direct),
-            (true, true) => Some(How::Staged),
-            (true, false) => None,
+    /// How a copy is made.
+    fn how_copied(&self) -> How {
+        if self.core.registers() {
+            How::Staged
+        } else {
+            How::Direct
         }
     }
 
@@ -258,12 +242,10 @@ impl Job<'_> {
                 .map(|unit| self.units[*unit as usize].len)
                 .max()
                 .unwrap_or(0);
-            let copied = self.how_copied(longest);
             let registered = longest <= self.core.capabilities.registration_bytes_max;
-            let how = match copied {
-                Some(How::Staged) if registered && !self.core.costs.copy_is_cheaper() => How::Registered,
-                Some(how) => how,
-                None => How::Registered,
+            let how = match self.how_copied() {
+                How::Staged if registered && !self.core.costs.copy_is_cheaper() => How::Registered,
+                how => how,
             };
             let limits = if how == How::Registered {
                 self.parted(&of_one_dtype)

@@ -384,35 +384,6 @@ fn many_keys_without_a_handle_halve_a_write_once() {
     );
 }
 
-#[test]
-fn a_value_larger_than_one_registration_is_refused_where_the_engine_reads_no_ranges() {
-    let claims = crate::support::Claims {
-        registration_bytes_max: Some(MIB),
-        no_ranges: true,
-        ..crate::support::Claims::registering()
-    };
-    let (engine, _) = crate::support::stored(&[3 * MIB, 100]);
-    let rig = Rig::claiming(engine, claims, &budget(64 * MIB));
-    let error = rig.read(&[3 * MIB, 100], Delivery::RegisterPerCall).unwrap_err();
-    let ReadError::Transfer { failures, .. } = error else {
-        panic!("{error:?}")
-    };
-    assert!(
-        failures
-            .iter()
-            .any(|failure| failure.key == "k0" && failure.kind == FaultKind::Unregistered)
-    );
-    assert!(
-        rig.read_items(
-            vec![tensor_item("k1", 100)],
-            Delivery::RegisterPerCall,
-            Patience::default()
-        )
-        .is_ok()
-    );
-    assert_idle(&rig.store);
-}
-
 /// Replaces "k0" by one byte value between the first and the second range of each of the first `times` reads.
 fn replacing_between_ranges(times: u64) -> Arc<dyn Engine> {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

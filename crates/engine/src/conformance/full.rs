@@ -81,7 +81,7 @@ pub fn a_full_store_keeps_working(factory: &Factory<'_>) {
     rig.expect(&new[1], &pattern(8, 4 * OBJECT));
 }
 
-/// Clause 7: a replace that finds no room keeps the old object, or loses it whole where replaces are not atomic.
+/// Clause 7: a replace that finds no room keeps the old object, or loses it whole where the engine does not describe.
 pub fn a_replace_that_does_not_fit_keeps_the_old_object(factory: &Factory<'_>) {
     let Some(rig) = factory() else { return };
     let Some(capacity_bytes) = rig.capacity_bytes() else {
@@ -95,7 +95,7 @@ pub fn a_replace_that_does_not_fit_keeps_the_old_object(factory: &Factory<'_>) {
     assert_eq!(fault.kind, FaultKind::Full, "twice the size in a full store: {fault}");
     match rig.read(&keys[0], OBJECT) {
         Ok(kept) => assert_same(&kept, &pattern(1, OBJECT)),
-        Err(fault) if !rig.engine().capabilities().atomic_replace => {
+        Err(fault) if !rig.engine().capabilities().describes => {
             assert_eq!(
                 fault.kind,
                 FaultKind::NotFound,

@@ -33,8 +33,6 @@ pub(super) fn capabilities(claims: &crate::wire::Claims<'_>) -> Capabilities {
         readers_worth: count(claims.readers_worth),
         large_read_bytes_min: claims.large_read_bytes_min,
         large_write_bytes_min: claims.large_write_bytes_min,
-        ranges: claims.ranges,
-        atomic_replace: claims.atomic_replace,
         evicts: claims.evicts,
         others_make_room: claims.others_make_room,
         describes: claims.describes,

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlease_arena::{Budget, GRANULE_BYTES, SlabId, SlabKind};
-use tensorlease_engine::Engine;
+use tensorlease_engine::{Engine, chained};
 use tensorlease_memory::{
     GrowError, Growth, InFlight, Lease, Pool, Region, SealedSlabs, SlabKeeper, SlabMemory, Ungrown, limits,
 };
@@ -205,18 +205,6 @@ impl ArenaMemory {
 
 fn patiently() -> Result<Duration, Infallible> {
     Ok(SLICE)
-}
-
-/// The message with its causes.
-fn chained(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 /// There is no such block now.

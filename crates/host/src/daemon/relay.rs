@@ -86,8 +86,6 @@ impl Relay {
             readers_worth: u32::try_from(claimed.readers_worth).unwrap_or(u32::MAX),
             large_read_bytes_min: claimed.large_read_bytes_min,
             large_write_bytes_min: claimed.large_write_bytes_min,
-            ranges: claimed.ranges,
-            atomic_replace: claimed.atomic_replace,
             evicts: claimed.evicts,
             others_make_room: claimed.others_make_room,
             describes: claimed.describes,

@@ -458,10 +458,15 @@ impl Shared {
     fn other_version(&self, theirs: u16) -> String {
         let StoreCounts { objects, object_bytes } = self.counts();
         let plural = if objects == 1 { "" } else { "s" };
+        let to_do = if VERSION < theirs {
+            "the daemon runs older code: restart it after upgrading"
+        } else {
+            "the client runs older code: upgrade it, or start the daemon from the client's version"
+        };
         format!(
-            "it speaks version {theirs} of the protocol, and the daemon (process {}, tensorlease {}) version {VERSION}; \
-             the daemon holds {objects} object{plural} of {object_bytes} bytes: use the package in its version here too, or end \
-             the daemon with `tensorlease stop {}`, which loses them",
+            "it speaks version {theirs} of the protocol, and the daemon (process {}, tensorlease {}) speaks version {VERSION}; \
+             {to_do}. `tensorlease stop {}` ends the daemon, which loses the {objects} object{plural} of {object_bytes} bytes \
+             that it holds",
             std::process::id(),
             env!("CARGO_PKG_VERSION"),
             socket_option(self.options.socket.as_path()),

@@ -19,15 +19,11 @@ pub struct Claims<'a> {
     pub large_read_bytes_min: u64,
     /// As in the engine's capabilities, bytes.
     pub large_write_bytes_min: u64,
-    /// Reads ranges of objects.
-    pub ranges: bool,
-    /// A replace is atomic.
-    pub atomic_replace: bool,
     /// Makes room by itself.
     pub evicts: bool,
     /// Others make room.
     pub others_make_room: bool,
-    /// Keeps tags and sizes.
+    /// Keeps tags and sizes, and replaces atomically.
     pub describes: bool,
 }
 
@@ -108,13 +104,7 @@ pub(super) fn put_claims(out: &mut Vec<u8>, claims: &Claims<'_>) {
     put_u32(out, claims.readers_worth);
     put_u64(out, claims.large_read_bytes_min);
     put_u64(out, claims.large_write_bytes_min);
-    for claim in [
-        claims.ranges,
-        claims.atomic_replace,
-        claims.evicts,
-        claims.others_make_room,
-        claims.describes,
-    ] {
+    for claim in [claims.evicts, claims.others_make_room, claims.describes] {
         out.push(u8::from(claim));
     }
 }
@@ -128,8 +118,6 @@ pub(super) fn claims<'a>(fields: &mut Fields<'a>) -> Result<Claims<'a>, WireErro
         readers_worth: fields.u32()?,
         large_read_bytes_min: fields.u64()?,
         large_write_bytes_min: fields.u64()?,
-        ranges: fields.flag("ranges")?,
-        atomic_replace: fields.flag("atomic_replace")?,
         evicts: fields.flag("evicts")?,
         others_make_room: fields.flag("others_make_room")?,
         describes: fields.flag("describes")?,

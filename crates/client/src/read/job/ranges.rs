@@ -16,14 +16,11 @@ use tensorlease_engine::{Fault, FaultKind, ObjectInfo};
 use tensorlease_memory::Landing;
 
 /// A smaller transfer that took too long is not read faster in halves.
-const SPLIT_BYTES_MIN: u64 = 8 << 20;
+pub(super) const SPLIT_BYTES_MIN: u64 = 8 << 20;
 
 impl Job<'_> {
     /// Ranges of an object of `len` bytes that lands at `offset`; `None` where one transfer takes it whole.
     pub(super) fn cuts(&self, how: How, landing: &Landing, offset: u64, len: u64) -> Option<Vec<Range<u64>>> {
-        if !self.core.capabilities.ranges {
-            return None;
-        }
         if how == How::Staged {
             let round = self.core.staged_bytes_max();
             return (round < len).then(|| split_ranges(len, round));
@@ -53,7 +50,7 @@ impl Job<'_> {
         Some(pieces.into_iter().flat_map(split).collect())
     }
 
-    /// Asks for the versions of objects that are about to be fetched in ranges, where replaces are atomic: calls of their own can't see that the
+    /// Asks for the versions of objects that are about to be fetched in ranges, where the engine describes them: calls of their own can't see that the
     /// object was another one in between.
     pub(in crate::read) fn note_versions(&mut self, wait: &Wait<'_>) -> Result<(), ReadError> {
         let unknown: Vec<u32> = self
@@ -87,8 +84,7 @@ impl Job<'_> {
     }
 
     fn versions(&self, items: &[u32], wait: &Wait<'_>) -> Result<Vec<Option<u64>>, ReadError> {
-        let claims = &self.core.capabilities;
-        let stands_still = self.items.held.is_some() || !(claims.describes && claims.atomic_replace);
+        let stands_still = self.items.held.is_some() || !self.core.capabilities.describes;
         if items.is_empty() || stands_still {
             return Ok(vec![Some(0); items.len()]);
         }
@@ -103,10 +99,6 @@ impl Job<'_> {
             .into_iter()
             .map(version)
             .collect())
-    }
-
-    pub(super) fn splits(&self, transfer: &Transfer) -> bool {
-        self.core.capabilities.ranges && SPLIT_BYTES_MIN < transfer.len
     }
 
     /// The transfer took too long as a whole: its halves may do, one call each.

@@ -32,14 +32,14 @@ static RIGS: AtomicU64 = AtomicU64::new(0);
 
 /// Names of the checks of the engine contract.
 #[pyfunction]
-pub(crate) fn conformance_checks() -> Vec<&'static str> {
+pub(super) fn conformance_checks() -> Vec<&'static str> {
     CHECKS.iter().map(|(name, _)| *name).collect()
 }
 
 /// Runs one check on fresh engines of `url`. `capacity`: bytes after which the engine is full; None leaves the checks of a full store out.
 #[pyfunction]
 #[pyo3(signature = (name, url, *, capacity, key_prefix))]
-pub(crate) fn run_conformance_check(
+pub(super) fn run_conformance_check(
     py: Python<'_>,
     name: &str,
     url: &str,
