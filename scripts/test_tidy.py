@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import code_map
 import module_graph
 import rust_source
 import tidy
@@ -393,6 +394,27 @@ def test_the_hot_path_has_no_word_of_the_references_own_way(tmp_path: Path, file
     assert breaches(tmp_path, module_graph.check_rooms, clean) == []
     found = breaches(tmp_path, module_graph.check_rooms, ROOMS | {f"{CLIENT}/{file}": code + "\n"})
     assert len(found) == 1 and found[0].startswith(f"{CLIENT}/{file}:1: ")
+
+
+def test_the_code_map_and_the_files_agree(tmp_path: Path) -> None:
+    table = "# A\n\n## Code map\n\n### `crates/arena` - x\n\n| file | holds |\n| --- | --- |\n| `arena.rs`, `arena/` | `no.rs` |\n"
+    python = "\n### `python`\n\n| file in `python/tensorlease` | holds |\n| --- | --- |\n| `store.py` | a |\n"
+    files = {
+        "ARCHITECTURE.md": table + python + "\n## Invariants\n\n| file | a |\n| `gone.rs` | b |\n",
+        "crates/arena/src/lib.rs": "mod arena;\n",
+        "crates/arena/src/arena.rs": "mod usage;\n#[cfg(test)]\nmod tests;\n",
+        "crates/arena/src/arena/usage.rs": "",
+        "python/tensorlease/store.py": "",
+        "python/tensorlease/__init__.py": "",
+    }
+    assert breaches(tmp_path, code_map.check_code_map, files) == []
+    files["ARCHITECTURE.md"] = table.replace("`arena/`", "`usage.rs`") + python
+    files["python/tensorlease/cli.py"] = ""
+    assert breaches(tmp_path, code_map.check_code_map, files) == [
+        "ARCHITECTURE.md:9: the code map names `usage.rs`, which is not in crates/arena/src",
+        "ARCHITECTURE.md:1: the code map has no row for crates/arena/src/arena/usage.rs",
+        "ARCHITECTURE.md:1: the code map has no row for python/tensorlease/cli.py",
+    ]
 
 
 def test_lines_of_rust_are_counted_without_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import rust_source
+from code_map import check_code_map
 from module_graph import RUST_ROOTS, check_circles, check_rooms
 from source_tree import Tree
 
@@ -306,6 +307,7 @@ CHECKS = [
     check_layers,
     check_words,
     check_links,
+    check_code_map,
     check_named_tests,
     check_requirements,
     check_counters,
