@@ -38,13 +38,6 @@ impl Lease {
         Ok(Some(unsafe { Memory::new(lease.into_any(), data, len, true) }))
     }
 
-    /// As a Python object; None: no bytes.
-    pub(crate) fn object(py: Python<'_>, buffer: Option<Buffer>) -> PyResult<Option<Bound<'_, PyAny>>> {
-        buffer
-            .map(|buffer| Bound::new(py, Self::new(buffer)).map(Bound::into_any))
-            .transpose()
-    }
-
     /// Does it lie in the arena?
     #[cfg(feature = "test-hooks")]
     pub(crate) fn is_leased(&self) -> bool {

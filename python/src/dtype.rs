@@ -73,6 +73,11 @@ pub(crate) fn index_of(dtype: DType) -> usize {
     usize::from(dtype.code())
 }
 
+/// Bytes of one element.
+pub(crate) fn item_bytes(dtype: DType) -> usize {
+    usize::try_from(dtype.item_bytes()).expect("a few bytes")
+}
+
 fn known(identity: usize) -> Option<Resolved> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.as_ref()?.get(&identity).map(|(_, resolved)| *resolved)
@@ -80,11 +85,7 @@ fn known(identity: usize) -> Option<Resolved> {
 
 fn resolve_new(object: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<Resolved> {
     let py = object.py();
-    let resolve = RESOLVE
-        .get_or_try_init(py, || {
-            py.import("tensorlease.dtypes")?.getattr("resolve").map(Bound::unbind)
-        })?
-        .bind(py);
+    let resolve = RESOLVE.import(py, "tensorlease.dtypes", "resolve")?;
     let (text, flavour): (String, String) = resolve.call1((object, name()))?.extract()?;
     let dtype = DType::from_name(&text).map_err(|error| config_error(py, &format!("dtype of {}: {error}", name())))?;
     let flavour = match flavour.as_str() {

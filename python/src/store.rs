@@ -1,24 +1,24 @@
 //! The store as Python's `Store` uses it: arguments in, one call to the client without the GIL, objects out.
 use crate::{
-    deliver::{self, Wrapper},
+    deliver::{Recipient, batches, tensor},
     dtype::DTypes,
-    error::{IntoPython, config_error, named, shown},
-    keys::{flag_of, keys_in_any_order, keys_of, list_of, same_length},
+    error::{IntoPython, named, refuse, shown},
+    keys::{flag_of, keys_in_any_order, keys_in_order, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
-    read::{Field, Wanted, delivery_of, empty_dims},
-    shape::{self, Specs},
+    read::{Field, Wanted, Wish, delivery_of, empty_dims},
+    shape::{Specs, signed},
     write::Values,
 };
 use pyo3::{
     exceptions::PyBaseException,
     prelude::*,
-    types::{PyDict, PyList, PyTuple, PyWeakrefReference},
+    types::{PyDict, PyList, PyWeakrefReference},
 };
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::sync::Arc;
 use tensorlease::{
-    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, Patience, PutItem, ReadItem, ReadOutput,
-    ReadRequest, Route, Store,
+    CallError, Delivery, Expected, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, ReadItem, ReadRequest,
+    Route, Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -53,16 +53,16 @@ impl CoreStore {
         fork: &Bound<'_, PyAny>,
         call_timeout: f64,
     ) -> PyResult<Self> {
-        let fork = match fork.extract::<Option<String>>().as_ref().map(Option::as_deref) {
+        let policy = match fork.extract::<Option<String>>().as_ref().map(Option::as_deref) {
             Ok(None) => None,
             Ok(Some("inherit")) => Some(ForkPolicy::Inherit),
             Ok(Some("exclude")) => Some(ForkPolicy::Exclude),
             _ => {
-                let message = format!(
+                return refuse!(
+                    py,
                     "fork is {:?}; allowed are \"inherit\", \"exclude\" and None",
                     shown(fork)
                 );
-                return Err(config_error(py, &message));
             }
         };
         let options = Options {
@@ -77,7 +77,7 @@ impl CoreStore {
             prewarm_bytes,
             batch_keys,
             retries,
-            fork,
+            fork: policy,
             call_timeout: seconds(py, call_timeout, "call_timeout")?,
         };
         let waiting = Waiting::new(py, None, None)?;
@@ -102,7 +102,7 @@ impl CoreStore {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let route = route_of(delivery)?;
         let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_order(keys)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
         let mut making = Values::new(py, &self.store, allow_pickle)?;
@@ -144,7 +144,7 @@ impl CoreStore {
             ..ReadRequest::default()
         };
         let output = waiting.run(py, |patience| self.store.get(request, patience))?;
-        deliver::values(&self.store, &keys, output.values, &wishes, allow_pickle)
+        self.recipient(&keys, &wishes, allow_pickle).values(output.values)
     }
 
     /// Reads values where the store keeps them, in the order of the keys: read-only arrays, each of which pins its object.
@@ -169,7 +169,7 @@ impl CoreStore {
         let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, true)?;
         let wanted: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
         let found = waiting.run(py, |patience| self.store.view(&wanted, patience))?;
-        deliver::in_place(&self.store, &keys, found, &wishes, allow_pickle)
+        self.recipient(&keys, &wishes, allow_pickle).in_place(found)
     }
 
     /// Reads fields, each `(name, keys, shape, dtype)`, as batches: a tensor, or for ragged rows a tuple
@@ -199,7 +199,7 @@ impl CoreStore {
             layouts.push(field);
         }
         let output = waiting.run(py, |patience| self.store.get(request, patience))?;
-        self.batches(py, output, layouts)
+        batches(py, &self.store, output, layouts)
     }
 
     /// Reads into tensors or arrays of the caller.
@@ -214,7 +214,7 @@ impl CoreStore {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_order(keys)?;
         let tensors = list_of(tensors, "tensors")?;
         let direct = flag_of(direct, "direct")?;
         same_length(py, keys.len(), &tensors, "tensors")?;
@@ -226,14 +226,10 @@ impl CoreStore {
         let mut taken: Vec<(usize, usize, usize)> = Vec::with_capacity(keys.len());
         for (index, (key, tensor)) in keys.into_iter().zip(tensors.iter()).enumerate() {
             let memory = values.destination(&tensor, &key)?;
-            let foreign = memory
-                .foreign
-                .unwrap_or_else(|| tensorlease::Foreign::from_vec(Vec::new()));
+            let foreign = memory.foreign.unwrap_or_else(|| Foreign::from_vec(Vec::new()));
             taken.push((foreign.addr(), foreign.len(), index));
-            request.items.push(ReadItem {
-                key,
-                expected: Expected::Tensor(memory.spec),
-            });
+            let expected = Expected::Tensor(memory.spec);
+            request.items.push(ReadItem { key, expected });
             request.into.push(foreign);
         }
         refuse_overlaps(py, &mut taken, &request.items)?;
@@ -253,13 +249,13 @@ impl CoreStore {
         let waiting = Waiting::new(py, timeout, None)?;
         let about = || "the new tensor".to_owned();
         let resolved = DTypes::default().resolve(dtype, &about)?;
-        let spec = Specs::default().of_dims(resolved.dtype, empty_dims(shape)?, || (py, about()))?;
+        let spec = Specs::default().of_dims(py, resolved.dtype, &empty_dims(shape, &about)?, &about)?;
         let buffer = if spec.bytes() == 0 {
             None
         } else {
             Some(waiting.run(py, |patience| self.store.empty(spec.bytes(), patience))?)
         };
-        Wrapper::new(py).dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
+        tensor(py, resolved.dtype, &signed(spec.shape()), buffer, resolved.flavour)
     }
 
     /// Which keys exist.
@@ -271,7 +267,7 @@ impl CoreStore {
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Vec<bool>> {
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_order(keys)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.contains(&keys, patience))
     }
 
@@ -300,10 +296,8 @@ impl CoreStore {
         let keys = keys_in_any_order(keys)?;
         let checked = self.store.check(&keys);
         checked.map_err(|error| error.into_python(py))?;
-        Ok((
-            keys,
-            wait.unwrap_or_else(|| self.store.options().call_timeout).as_secs_f64(),
-        ))
+        let wait = wait.unwrap_or_else(|| self.store.options().call_timeout);
+        Ok((keys, wait.as_secs_f64()))
     }
 
     /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at least once.
@@ -416,34 +410,18 @@ impl CoreStore {
         &self.store
     }
 
-    fn batches<'py>(&self, py: Python<'py>, output: ReadOutput, layouts: Vec<Field>) -> PyResult<Bound<'py, PyList>> {
-        let mut wrapper = Wrapper::new(py);
-        let started = Instant::now();
-        let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
-        let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(layouts.len());
-        for (field, buffer) in layouts.into_iter().zip(output.batches) {
-            let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
-            let Some(lengths) = field.lengths else {
-                objects.push(values);
-                continue;
-            };
-            let (least, most) = (
-                lengths.iter().min().copied().unwrap_or(0),
-                lengths.iter().max().copied().unwrap_or(0),
-            );
-            let offsets = match offsets_of.get(&lengths) {
-                Some(offsets) => offsets.clone(),
-                None => {
-                    let offsets = wrapper.words(offsets_from(&lengths))?;
-                    offsets_of.insert(lengths, offsets.clone());
-                    offsets
-                }
-            };
-            let parts = (values, offsets, least, most).into_pyobject(py)?;
-            objects.push(parts.cast_into::<PyTuple>()?.into_any());
+    fn recipient<'a, 'py>(
+        &'a self,
+        keys: &'a Bound<'py, PyList>,
+        wishes: &'a [Wish],
+        allow_pickle: bool,
+    ) -> Recipient<'a, 'py> {
+        Recipient {
+            store: &self.store,
+            keys,
+            wishes,
+            allow_pickle,
         }
-        self.store.count_wrap(started.elapsed());
-        PyList::new(py, objects)
     }
 }
 
@@ -456,11 +434,11 @@ fn route_of(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<Route> {
         Ok("auto") => Ok(Route::Staged),
         Ok("register-per-call") => Ok(Route::RegisterPerCall),
         _ => {
-            let message = format!(
-                "delivery of a put is {:?}; allowed are \"auto\" and \"register-per-call\"",
-                shown(delivery)
-            );
-            Err(config_error(delivery.py(), &message))
+            let (py, delivery) = (delivery.py(), shown(delivery));
+            refuse!(
+                py,
+                "delivery of a put is {delivery:?}; allowed are \"auto\" and \"register-per-call\""
+            )
         }
     }
 }
@@ -481,17 +459,6 @@ fn open_store(
         .inspect_err(|_| mooncake::close_quietly(&*engine))
 }
 
-fn offsets_from(lengths: &[i64]) -> Vec<i64> {
-    let mut offsets = Vec::with_capacity(lengths.len() + 1);
-    let mut end = 0;
-    offsets.push(end);
-    for length in lengths {
-        end += length;
-        offsets.push(end);
-    }
-    offsets
-}
-
 /// Two destinations that share memory would hold whatever came last. Sorts `taken`: (address, bytes, index).
 fn refuse_overlaps(py: Python<'_>, taken: &mut Vec<(usize, usize, usize)>, items: &[ReadItem]) -> PyResult<()> {
     taken.retain(|(_, bytes, _)| *bytes > 0);
@@ -500,10 +467,10 @@ fn refuse_overlaps(py: Python<'_>, taken: &mut Vec<(usize, usize, usize)>, items
         let ((first, bytes, first_index), (second, _, second_index)) = (pair[0], pair[1]);
         if second < first + bytes {
             let (a, b) = (named(&items[first_index].key), named(&items[second_index].key));
-            return Err(config_error(
+            return refuse!(
                 py,
-                &format!("the destinations of {a} and {b} overlap; give each key memory of its own"),
-            ));
+                "the destinations of {a} and {b} overlap; give each key memory of its own"
+            );
         }
     }
     Ok(())

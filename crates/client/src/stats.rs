@@ -36,6 +36,8 @@ macro_rules! counters {
         impl Counters {
             pub(crate) fn report(&self, stats: &mut Stats) {
                 $(stats.push(stringify!($name), self.$name.get());)+
+                // The older name stays beside it for one version.
+                stats.push("hot_path_register_calls", self.register_calls_per_read.get());
             }
         }
     };

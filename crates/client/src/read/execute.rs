@@ -1,6 +1,7 @@
 //! One engine call, on whatever thread runs it.
 
 use super::{
+    ground::Ground,
     groups::{self, Group, How, Transfer},
     items::{Items, ZERO_MARKER},
 };
@@ -16,8 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease_arena::{
-    Destination, SlabId, SlabKind,
-    plan::{GroupLimits, cut_groups, merge_regions},
+    SlabKind,
+    plan::{CopyRegion, GroupLimits, cut_groups, merge_regions},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp, RegisterError};
 use tensorlease_memory::{InFlight, Landing, Mapping, MappingKind, Region, Target, View, copy_all};
@@ -83,7 +84,9 @@ fn execute(core: &Arc<Core>, group: Group, gate: &Gate<'_>) -> Vec<Finished> {
     let mut unlent = None;
     let results = match how {
         How::Direct => {
-            transfers.iter().for_each(|transfer| prefault(transfer, transfer.len));
+            transfers
+                .iter()
+                .for_each(|transfer| prefault(&transfer.ground, transfer.ground_offset, transfer.len));
             direct(core, items, &transfers, Road::Any)
         }
         How::Staged | How::Bounced => {
@@ -118,9 +121,9 @@ fn direct(core: &Core, items: &Items, transfers: &[Transfer], road: Road) -> Vec
 }
 
 /// Fresh memory gets its pages in one call: a fault for each, taken by the copy, costs more than the copy itself.
-fn prefault(first: &Transfer, len: u64) {
-    if let Landing::Fresh(mapping) = first.ground.landing() {
-        let start = super::ground::index(first.ground_offset);
+fn prefault(ground: &Ground, start: u64, len: u64) {
+    if let Landing::Fresh(mapping) = ground.landing() {
+        let start = super::ground::index(start);
         mapping.prefault(start..start + super::ground::index(len));
     }
 }
@@ -194,44 +197,33 @@ fn staged(
 
 /// One copy per region: a maximal run of destinations that lie back to back in one landing (requirement A11).
 fn copy_out(core: &Core, bounce: &Landing, starts: &[usize], transfers: &[&Transfer]) {
+    // The first transfer of those that land in the same memory stands for that memory.
     let mut landing = 0;
-    let destinations: Vec<Destination> = transfers
-        .iter()
-        .enumerate()
-        .map(|(at, transfer)| {
-            landing += u32::from(0 < at && !transfer.ground.same(&transfers[at - 1].ground));
-            Destination::Arena {
-                slab: SlabId(landing),
-                offset: transfer.ground_offset,
-                len: transfer.len,
-            }
-        })
-        .collect();
-    let sources: Vec<(u64, u64)> = starts
-        .iter()
-        .zip(transfers)
-        .map(|(start, it)| (*start as u64, it.len))
-        .collect();
-    let pairs: Vec<_> = merge_regions(&sources, &destinations)
-        .iter()
-        .map(|region| {
-            let first = &transfers[region.first_item];
-            let len = transfers[region.first_item..][..region.items]
-                .iter()
-                .map(|transfer| transfer.len)
-                .sum();
-            // The reference's way through loans takes its page faults in the copy.
-            if core.lends().is_none() {
-                prefault(first, len);
-            }
-            let start = super::ground::index(region.source_offset);
-            (
-                bounce.source(start..start + super::ground::index(len)),
-                first.ground.target(first.ground_offset, len),
-            )
-        })
-        .collect();
-    core.counters.copied_bytes.add(sources.iter().map(|(_, len)| len).sum());
+    let copies = starts.iter().zip(transfers).enumerate().map(|(at, (start, transfer))| {
+        if !transfer.ground.same(&transfers[landing].ground) {
+            landing = at;
+        }
+        CopyRegion {
+            source_offset: *start as u64,
+            landing,
+            landing_offset: transfer.ground_offset,
+            len: transfer.len,
+        }
+    });
+    let pair = |region: CopyRegion| {
+        let (ground, start) = (&transfers[region.landing].ground, region.landing_offset);
+        // The reference's way through loans takes its page faults in the copy.
+        if core.lends().is_none() {
+            prefault(ground, start, region.len);
+        }
+        let source = super::ground::index(region.source_offset);
+        let source = bounce.source(source..source + super::ground::index(region.len));
+        (source, ground.target(start, region.len))
+    };
+    let pairs: Vec<_> = merge_regions(copies).into_iter().map(pair).collect();
+    core.counters
+        .copied_bytes
+        .add(transfers.iter().map(|transfer| transfer.len).sum());
     copy_all(&pairs);
 }
 

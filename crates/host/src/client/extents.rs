@@ -2,6 +2,7 @@
 //!
 //! The pool makes a slab on a thread of its own, which waits as long as the daemon takes: a daemon with an engine behind it may have to register memory
 //! first, and one that is stopped does not answer.
+use super::messages::unexpected;
 use super::returns::Returned;
 use super::session::Session;
 use crate::wire::{Answer, Request, Reservation};
@@ -50,7 +51,7 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>
             why: format!("the host's daemon can't have more: {why}"),
             registration,
         })),
-        other => Err(super::unexpected(&other)),
+        other => Err(unexpected(&other)),
     });
     let (ticket, mapping, start) = match answer? {
         Ok(lent) => lent,
