@@ -60,5 +60,6 @@ def _sources(tree: Tree, root: str) -> set[str]:
         for path, text in rust.items()
         for name in rust_source.without_tests(text)[1]
     }
+    folders = tuple(file.removesuffix(".rs") + "/" for file in tests)
     python = {path for path, _ in tree.files(".py") if path.startswith(root + "/")}
-    return (set(rust) - tests) | python
+    return {path for path in set(rust) - tests if not path.startswith(folders)} | python

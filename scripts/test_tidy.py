@@ -404,6 +404,8 @@ def test_the_code_map_and_the_files_agree(tmp_path: Path) -> None:
         "crates/arena/src/lib.rs": "mod arena;\n",
         "crates/arena/src/arena.rs": "mod usage;\n#[cfg(test)]\nmod tests;\n",
         "crates/arena/src/arena/usage.rs": "",
+        "crates/arena/src/arena/tests.rs": "mod deep;\n",
+        "crates/arena/src/arena/tests/deep.rs": "",
         "python/tensorlease/store.py": "",
         "python/tensorlease/__init__.py": "",
     }
