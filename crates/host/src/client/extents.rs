@@ -57,11 +57,14 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>
         Ok(lent) => lent,
         Err(none) => return Ok(Err(none)),
     };
-    let addr = mapping.region().addr + start;
-    session.lent().add(Region { addr, len }, ticket);
+    let region = Region {
+        addr: mapping.region().addr + start,
+        len,
+    };
+    session.lent().add(region, ticket);
     let extent = Arc::new(Extent {
         session: Arc::clone(session),
-        addr,
+        region,
         ticket,
     });
     Ok(Ok(SlabMemory::part(mapping, start..start + len, extent)))
@@ -71,7 +74,7 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>
 struct Extent {
     session: Arc<Session>,
     /// Where it lies here.
-    addr: usize,
+    region: Region,
     ticket: u64,
 }
 
@@ -79,7 +82,7 @@ impl Drop for Extent {
     /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
-            self.session.lent().remove(self.addr);
+            self.session.lent().remove(self.region);
         }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }
