@@ -51,7 +51,7 @@ impl Store {
         Self::open_within(url, options, Patience::default())
     }
 
-    /// The same, which waits for the store's first memory no longer than `patience`.
+    /// Opens a store, and waits for its first memory no longer than `patience`.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -69,7 +69,7 @@ impl Store {
         Self::start(engine, options, &url, Patience::default())
     }
 
-    /// The same for an engine that was made from a URL, which [`Store::url`] then returns.
+    /// Opens a store over an engine that was made from a URL, which [`Store::url`] then returns.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -106,7 +106,7 @@ impl Store {
         self.put_by(items, PutMode::default(), patience)
     }
 
-    /// The same, by a way of the caller's choice.
+    /// Stores every item by a way of the caller's choice.
     ///
     /// # Errors
     /// As [`Store::put`].

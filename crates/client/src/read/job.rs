@@ -18,6 +18,7 @@ use crate::{
     Delivery, FallbackKind, KeyFailure, ReadError,
     error::{invalid, quoted},
     held::Quarantine,
+    retrying::passes_in_a_read,
 };
 use std::{collections::BTreeMap, mem, ops::Range, sync::Arc};
 use tensorlease_arena::{
@@ -431,12 +432,9 @@ impl Job {
         };
         self.halve |= matches!(fault.kind, FaultKind::NoHandle | FaultKind::Expired);
         self.starved |= fault.kind == FaultKind::NoHandle;
-        let passes = match fault.kind {
-            FaultKind::NoHandle | FaultKind::NoLoan | FaultKind::Expired | FaultKind::Transient => true,
-            // It can't be promised that the caller's own memory stays as the next try leaves it.
-            FaultKind::MayStillWrite => !self.has_destinations(),
-            _ => false,
-        };
+        // It can't be promised that the caller's own memory stays as the next try leaves it.
+        let elsewhere = fault.kind == FaultKind::MayStillWrite && !self.has_destinations();
+        let passes = elsewhere || passes_in_a_read(fault.kind);
         if passes {
             return Some((transfer, fault));
         }
