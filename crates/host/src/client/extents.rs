@@ -49,10 +49,11 @@ impl SlabSource for Extents {
         };
         let (ticket, mapping, start) = answer.map_err(gone)??;
         let addr = mapping.region().addr + start;
-        session.lent.add(Region { addr, len }, ticket);
+        let region = Region { addr, len };
+        session.lent.add(region, ticket);
         let extent = Arc::new(Extent {
             session: Arc::clone(session),
-            addr,
+            region,
             ticket,
         });
         let slab = SlabMemory::part(mapping, start..start + len, extent);
@@ -65,7 +66,7 @@ impl SlabSource for Extents {
 struct Extent {
     session: Arc<Session>,
     /// Where it lies here.
-    addr: usize,
+    region: Region,
     ticket: u64,
 }
 
@@ -73,7 +74,7 @@ impl Drop for Extent {
     /// If the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
-            self.session.lent.remove(self.addr);
+            self.session.lent.remove(self.region);
         }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }
