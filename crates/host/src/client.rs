@@ -1,7 +1,8 @@
 //! The client's side: an engine like any other, whose bytes lie in the daemon's memory.
 //!
-//! What crosses the socket is where objects lie; the bytes are copied by the client's own threads, between the daemon's memory and the client's. Where
-//! an engine holds the objects, behind the daemon, it moves them in and out of memory that the daemon lent to the client.
+//! The socket carries where objects lie. The client's own threads copy the bytes between the daemon's memory and the
+//! client's. Where an engine behind the daemon has the objects, it moves them in and out of memory that the daemon lent
+//! to the client.
 mod claims;
 mod connect;
 mod extents;
@@ -37,18 +38,18 @@ use tensorlease_engine::{
 use tensorlease_memory::{Region, SlabSource};
 use window::Window;
 
-/// A close waits so long for running calls before it takes the lanes from them, and twice as long before it takes the socket.
+/// A close waits so long for running calls before it ends the lanes, and twice as long before it ends the socket.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Objects in the arena of this host's daemon, shared with all its clients.
 pub struct HostEngine {
     capabilities: Capabilities,
-    /// Every call holds it for reading; `close` takes what is inside, and so waits for running calls.
+    /// Every call holds it for reading. `close` takes what is inside, and so waits for running calls.
     open: RwLock<Option<Mutex<Window>>>,
     closing: AtomicBool,
-    /// Beside the lock, so that a close can end calls that wait for a silent daemon.
+    /// It is outside the lock, so that a close can end calls that wait for a silent daemon.
     session: Arc<Session>,
-    /// Where the objects lie behind an engine of the daemon's.
+    /// None: the daemon has the objects itself. Otherwise an engine behind it has them.
     relay: Option<Relay>,
     counters: Counters,
 }
@@ -104,8 +105,9 @@ impl HostEngine {
         })
     }
 
-    /// Ends the connection at once, as the daemon's death would: calls that run and later ones are `Unavailable`. What this process holds there stays
-    /// its own until the process ends, for the daemon can't tell any more what of it is still in use.
+    /// Ends the connection at once, as the daemon's death would. Running and later calls are `Unavailable`. What this
+    /// process holds there stays its own until the process ends, because the daemon can't tell any more what is still
+    /// in use.
     pub fn disconnect(&self) {
         if self.session.is_own() {
             self.session.break_off();
@@ -138,7 +140,7 @@ impl HostEngine {
         }
     }
 
-    /// One result per key; a fault of the whole call is each key's.
+    /// One result per key. A fault of the whole call is each key's.
     fn for_keys<T>(&self, keys: usize, call: impl FnOnce(&Mutex<Window>) -> PerKey<T>) -> Vec<Result<T, Fault>> {
         match self.with(call) {
             Ok(results) => results,
@@ -146,7 +148,7 @@ impl HostEngine {
         }
     }
 
-    /// A question about objects, which whoever has them answers: the daemon, or on a lane the engine behind it.
+    /// Asks about objects. The daemon answers, or on a lane the engine behind it.
     fn ask<T>(&self, request: &Request<'_>, read: impl FnOnce(Answer<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
         match &self.relay {
             Some(relay) => relay.lanes.ask(&self.session, request, read).map_err(Unanswered::fault),
@@ -269,7 +271,7 @@ impl Engine for HostEngine {
         }
     }
 
-    /// Every read copies from memory that is shared, which is this engine's transport; or the daemon's engine writes there.
+    /// Every read copies from shared memory, which is this engine's transport, or the daemon's engine writes there.
     fn remark(&self) -> Option<String> {
         let behind = match &self.relay {
             Some(relay) => format!("which the {} engine behind it reads into, ", relay.name),
@@ -306,12 +308,13 @@ impl Engine for HostEngine {
                 Err(TryLockError::WouldBlock) => {}
             }
             if 2 * CLOSE_PATIENCE < waited {
-                // A call that still waits for the daemon waits in vain. Copies that run end by themselves.
+                // Calls that still wait for the daemon end with the socket. Running copies end by themselves.
                 self.session.break_off();
                 break self.open.write().unwrap_or_else(PoisonError::into_inner).take();
             }
             if CLOSE_PATIENCE < waited {
-                // Transfers end in the daemon's own time, which keeps their memory. What else it holds for this client goes back.
+                // Transfers end in the daemon's own time, which keeps their memory. What else it holds for this client
+                // goes back.
                 self.close_lanes();
             }
             std::thread::sleep(Duration::from_millis(1));

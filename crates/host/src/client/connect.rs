@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use tensorlease_engine::Capabilities;
 use tensorlease_memory::process::Peer;
 
-/// A daemon that has not welcomed a client by then is silent. A program waits less for a store to open than for a call on one.
+/// A daemon that has not welcomed a client by then is silent. A program waits less for a store to open than for a call
+/// on one.
 pub const WELCOME_MAX: Duration = Duration::from_secs(5);
 
 /// Why a daemon could not be reached.
@@ -28,7 +29,7 @@ pub enum ConnectError {
         /// Where it was looked for.
         socket: PathBuf,
     },
-    /// There is one that nobody can reach: its socket was removed, or is not there yet, or no longer.
+    /// There is a daemon that can't be reached: its socket was removed, or is not there yet, or no longer.
     #[error(
         "nothing listens at {socket:?}, and a daemon ({holder}) has its lock: somebody removed the socket, or the daemon \
          starts or ends just now. Clients that are connected can go on. Try again, or end it with \
@@ -47,7 +48,7 @@ pub enum ConnectError {
         /// Where.
         socket: PathBuf,
     },
-    /// Neither process has a number in the other's namespace, by which it could be watched.
+    /// The daemon can't watch a process of another PID namespace.
     #[error(
         "the daemon at {socket:?} runs in another PID namespace, where it can't watch this process; let both share one (containers: --pid=host), or \
          let this process use a place of its own (XDG_RUNTIME_DIR)"
@@ -56,7 +57,7 @@ pub enum ConnectError {
         /// Where.
         socket: PathBuf,
     },
-    /// Nothing came from it: the system has stopped it (SIGSTOP, a debugger), or it hangs.
+    /// It does not answer: it is stopped (SIGSTOP, a debugger), or it hangs.
     #[error(
         "the daemon at {socket:?} ({daemon}) does not answer; see whether it is stopped, continue or end it, and try again"
     )]
@@ -66,7 +67,7 @@ pub enum ConnectError {
         /// Who that is.
         daemon: Holder,
     },
-    /// It does not speak our version of the protocol, or turned us away.
+    /// It speaks another version of the protocol, or turned this client away.
     #[error("the daemon at {socket:?} (process {process}) refused this client: {message}")]
     Refused {
         /// Where.
@@ -87,7 +88,7 @@ pub enum ConnectError {
     },
 }
 
-/// A daemon at another place than this user's own is started by nobody's `open`.
+/// `open` starts a daemon only at this user's own place.
 fn how_to_start(socket: &Path) -> String {
     if SocketPath::of_this_user().is_ok_and(|own| own.as_path() == socket) {
         return "start one with `tensorlease serve`, or open host:// to have one started".to_owned();
@@ -116,7 +117,7 @@ pub(super) struct Behind {
     pub(super) capabilities: Capabilities,
 }
 
-/// A connection that the daemon has welcomed. `lane_of`: the session whose lane it is; 0: it is a session of its own.
+/// Connects and says hello. `lane_of`: the session that the connection is a lane of, or 0 for a new session.
 pub(super) fn welcomed(place: &SocketPath, lane_of: u64) -> Result<(Connection, Welcome), ConnectError> {
     let (socket, daemon) = reached(place)?;
     let started = Instant::now();
@@ -161,7 +162,7 @@ pub(super) fn welcomed(place: &SocketPath, lane_of: u64) -> Result<(Connection, 
     })
 }
 
-/// A connection to the daemon, which runs as this user, before its hello.
+/// A connection to the daemon before its hello. The daemon runs as this user.
 fn reached(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectError> {
     let path = place.as_path().to_owned();
     let system = |errno: Errno| match errno {
@@ -172,7 +173,7 @@ fn reached(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectError> {
                 None => ConnectError::NoDaemon { socket },
             }
         }
-        // It has taken in no client for a while, and no more can wait.
+        // Its queue is full: it has taken in no client for a while.
         Errno::AGAIN => ConnectError::Silent {
             socket: path.clone(),
             daemon: place.holder().unwrap_or_default(),
@@ -214,7 +215,7 @@ pub(super) fn round_trip<'r>(
     reader: &'r mut FrameReader,
 ) -> Result<(Reply<'r>, Vec<OwnedFd>), Broken> {
     match socket::send(socket, message) {
-        // One that turns clients away goes at once, and has said why.
+        // A daemon that turns clients away hangs up at once, and has said why.
         Ok(()) | Err(Broken::Gone) => {}
         Err(broken) => return Err(broken),
     }

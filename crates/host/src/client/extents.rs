@@ -1,7 +1,7 @@
 //! Slabs of the client's own arena: blocks of the daemon's.
 //!
-//! The pool makes a slab on a thread of its own, which waits as long as the daemon takes: a daemon with an engine behind it may have to register memory
-//! first, and one that is stopped does not answer.
+//! The pool makes a slab on a thread of its own, which waits as long as the daemon takes. A daemon with an engine
+//! behind it may have to register memory first. A stopped daemon does not answer.
 use super::messages::unexpected;
 use super::returns::Returned;
 use super::session::Session;
@@ -48,10 +48,8 @@ impl SlabSource for Extents {
             why: fault.message.into_owned(),
         };
         let (ticket, mapping, start) = answer.map_err(gone)??;
-        let region = Region {
-            addr: mapping.region().addr + start,
-            len,
-        };
+        let addr = mapping.region().addr + start;
+        let region = Region { addr, len };
         session.lent.add(region, ticket);
         let extent = Arc::new(Extent {
             session: Arc::clone(session),
@@ -64,7 +62,7 @@ impl SlabSource for Extents {
     }
 }
 
-/// Goes back to the daemon when the slab's last block has gone. With it, the last of them lets go of the connection.
+/// Goes back to the daemon when the slab's last block has gone. The last extent lets go of the connection.
 struct Extent {
     session: Arc<Session>,
     /// Where it lies here.
@@ -73,7 +71,7 @@ struct Extent {
 }
 
 impl Drop for Extent {
-    /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
+    /// If the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
             self.session.lent.remove(self.region);

@@ -1,4 +1,5 @@
-//! Further connections of a client whose daemon has an engine behind it: a call on that engine may last, and has one to itself meanwhile.
+//! Lanes: further connections of a client whose daemon has an engine behind it. A call on that engine may last, so each
+//! has a lane to itself.
 use super::connect::{self, Connection};
 use super::messages::{refused, unavailable};
 use super::session::Session;
@@ -11,9 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tensorlease_engine::Fault;
 
-/// More calls at once wait for one that ends. A client gives its engine up long before that many hang.
+/// Most calls at once. A further call waits for one to end. A client gives its engine up long before that many hang.
 const LANES_MAX: usize = 48;
-/// How often a call that waits looks whether the engine has been closed.
+/// How often a waiting call checks whether the engine was closed.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// One connection, one call at a time.
@@ -33,7 +34,7 @@ pub(super) struct Lanes {
 #[derive(Default)]
 struct State {
     idle: Vec<Lane>,
-    /// Of all lanes, those that are in a call included.
+    /// Of all lanes, also those that are in a call.
     sockets: Vec<Weak<OwnedFd>>,
     open: usize,
     closed: bool,
@@ -43,12 +44,12 @@ struct State {
 pub(super) enum Unanswered {
     /// It never reached the engine.
     Unasked(Fault),
-    /// It may have, and may still run there.
+    /// It may have reached the engine, and may still run there.
     Unknown(Fault),
 }
 
 impl Unanswered {
-    /// For calls that move no bytes it is all one.
+    /// For calls that move no bytes both are the same.
     pub(super) fn fault(self) -> Fault {
         match self {
             Self::Unasked(fault) | Self::Unknown(fault) => fault,
@@ -70,7 +71,7 @@ impl Lanes {
         answered
     }
 
-    /// Ends all of them, under whoever waits on one.
+    /// Ends all lanes. Calls that wait on one fail.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -134,7 +135,7 @@ impl Lane {
         let (connection, _) = connect::welcomed(&session.place, session.number)
             .map_err(|error| unavailable(format!("{error}; open a new store")))?;
         let Connection { socket, reader, out } = connection;
-        // From now on calls may last. A call that waits looks up now and then.
+        // From now on calls may last. A waiting call wakes up now and then.
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(SLICE))
             .map_err(|errno| unavailable(format!("the daemon's socket can't be used: {errno}")))?;
         let socket = Arc::new(socket);
@@ -159,7 +160,7 @@ impl Lane {
         self.out.clear();
         request.encode(&mut self.out);
         let socket = self.socket.as_fd();
-        // What has not been sent whole is never done.
+        // A message that was not sent whole is never served.
         if let Err(error) = socket::send(socket, &self.out) {
             let why = self.turned_away().unwrap_or_else(|| session.gone(&error));
             return Err(Unanswered::Unasked(why));
@@ -168,7 +169,7 @@ impl Lane {
         let body = self.reader.next_however_long(socket).map_err(unknown)?;
         match Reply::decode(body).map_err(|error| unknown(error.into()))?.answer {
             Answer::Refused { why } => Err(Unanswered::Unasked(refused(why))),
-            // A fault here: what came is no answer to this call.
+            // After a fault here the call may run: what came is no answer to it.
             answer => read(answer).map_err(Unanswered::Unknown),
         }
     }

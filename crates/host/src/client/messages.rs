@@ -10,7 +10,8 @@ pub(super) const MESSAGE_KEY_BYTES_MAX: usize = 1 << 20;
 /// One result for each key, or a fault of the whole call.
 pub(super) type PerKey<T> = Result<Vec<Result<T, Fault>>, Fault>;
 
-/// Calls `call` for as many keys at a time as one message takes, given as a range of them. A key that no message takes is refused on its own.
+/// Calls `call` for as many keys at a time as one message takes, given as a range of them. A key that no message takes
+/// is refused on its own.
 pub(super) fn in_messages<T>(keys: &[&str], mut call: impl FnMut(Range<usize>) -> PerKey<T>) -> PerKey<T> {
     let mut results = Vec::with_capacity(keys.len());
     let mut start = 0;

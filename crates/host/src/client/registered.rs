@@ -1,4 +1,4 @@
-//! Which memory the daemon's engine may be asked to move bytes in and out of: extents, and what the client registered.
+//! Memory that the daemon's engine may move bytes in and out of: extents, and what the client registered.
 use crate::lock::lock;
 use crate::wire::Span;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ impl LentExtents {
         lock(&self.extents).remove(region);
     }
 
-    /// The region as the daemon knows it; `None`: it is not inside one extent.
+    /// The region as the daemon knows it. None: it is not inside one extent.
     pub(super) fn span(&self, region: Region) -> Option<Span> {
         let extents = lock(&self.extents);
         let (extent, ticket) = extents.find(region)?;
@@ -33,8 +33,8 @@ impl LentExtents {
     }
 }
 
-/// Regions that the client registered, wherever they lie. No message is needed for that: the daemon's memory is registered already, and other
-/// memory is staged in it.
+/// Regions that the client registered. No message is sent for them: the daemon's memory is registered already, and
+/// other memory is staged in it.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
     regions: Mutex<RegionMap>,

@@ -1,4 +1,5 @@
-//! Calls on the engine behind a daemon. Bytes move between that engine and extents of this client; other memory is staged in one.
+//! Calls on the engine behind a daemon. It moves bytes in and out of extents of this client. Other memory is staged in
+//! an extent.
 use super::extents::Extents;
 use super::lanes::{Lanes, Unanswered};
 use super::messages::{PerKey, check_tag, in_messages, key_too_long, numbers, unavailable};
@@ -150,7 +151,7 @@ impl Relay {
         Ok(results)
     }
 
-    /// Where the memory of one operation lies: in extents, or, where any of it is elsewhere, staged.
+    /// Where the memory of one operation is. If any of it is in no extent, all of it is staged.
     fn place(&self, session: &Session, staging: &mut Staging, key: &str, memory: &[Region]) -> Result<Place, Fault> {
         let refused = |kind, message| Err(Fault::new(kind, 0, message));
         let len = memory.iter().map(|region| region.len).sum();
@@ -174,7 +175,7 @@ impl Relay {
         })
     }
 
-    /// In messages of which each names as many bytes as one list may.
+    /// Sends the writes in messages that are not too long.
     fn stored(&self, session: &Session, stores: &[Store<'_>]) -> PerKey<u64> {
         let mut answers = Vec::with_capacity(stores.len());
         let mut rest = stores;
@@ -195,7 +196,7 @@ impl Relay {
         Ok(answers)
     }
 
-    /// One transfer. Where its answer is missing nobody knows whether it still runs.
+    /// One transfer. If its answer is missing, it may still run.
     fn moved(&self, session: &Session, keys: usize, request: &Request<'_>) -> Vec<Result<u64, Fault>> {
         let answered = self.lanes.ask(session, request, |answer| numbers(answer, keys));
         answered.unwrap_or_else(|unanswered| {
@@ -229,7 +230,8 @@ fn with_answers<T>(
     places.into_iter().enumerate().map(result).collect()
 }
 
-/// Only the staging extent may still be written, which the daemon keeps: the caller's own memory is out of it.
+/// A staged transfer that may still write writes only the staging extent, which the daemon keeps. The caller's memory
+/// is safe.
 fn of_staged(mut fault: Fault) -> Fault {
     if fault.kind == FaultKind::MayStillWrite {
         fault.kind = FaultKind::Transient;

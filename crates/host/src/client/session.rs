@@ -27,7 +27,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// Who holds what on a host.
 pub type HostReport = Report;
 
-/// Lives as long as the engine, and as long as anything that the daemon has lent: the socket's end would end those.
+/// Lives as long as the engine and anything that the daemon has lent. The socket's end would end those.
 pub(super) struct Session {
     pub(super) place: SocketPath,
     socket: OwnedFd,
@@ -48,14 +48,14 @@ pub(super) struct Session {
     giving_back: AtomicBool,
 }
 
-/// Finds slabs by their numbers: most objects of a call lie in one.
+/// Finds slabs by their numbers. Most objects of a call lie in one slab, so the last one is kept.
 pub(super) struct Slabs<'s> {
     session: &'s Session,
     last: Option<(u32, Arc<Shown>)>,
 }
 
 impl Slabs<'_> {
-    /// The slab in which these bytes lie, and where in it they begin. A daemon that names others is not to be trusted.
+    /// The slab in which these bytes lie, and where in it they begin. Refuses bytes that the daemon never showed.
     pub(super) fn find(&mut self, position: Position) -> Result<(&Arc<Shown>, usize), Fault> {
         let known = self.last.take().filter(|(number, _)| *number == position.slab);
         let shown = match known {
@@ -72,7 +72,7 @@ impl Slabs<'_> {
 struct Conversation {
     reader: FrameReader,
     out: Vec<u8>,
-    /// Why it has ended; every later call gets the same.
+    /// Why it has ended. Every later call gets the same fault.
     broken: Option<Fault>,
 }
 
@@ -111,7 +111,7 @@ impl Session {
         read: impl FnOnce(Answer<'_>, &Self) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let result = self.ask_now(request, read);
-        // What others wanted to send meanwhile was left to whoever had the conversation.
+        // Meanwhile other threads left what they give back to this one.
         self.flush();
         result
     }
@@ -149,26 +149,27 @@ impl Session {
         }
     }
 
-    /// Is this the process that connected? A forked child has a copy of everything; the connection, and what is lent, are its parent's.
+    /// Is this the process that connected? In a forked child the connection, and what is lent, are its parent's.
     pub(super) fn is_own(&self) -> bool {
         fork::generation() == self.fork_generation
     }
 
-    /// What the daemon lent goes back, soon: never waits, so that any thread may call it at any time. Does nothing in a forked child.
+    /// Gives back what the daemon lent, soon. Never waits, so any thread may call it at any time. Does nothing in a
+    /// forked child.
     pub(super) fn give_back(&self, returned: Returned) {
         if self.is_own() && self.returns.add(returned) {
             self.flush();
         }
     }
 
-    /// Also what is not due yet.
+    /// Gives back also what is not due yet.
     pub(super) fn return_everything(&self) {
         if self.is_own() && self.returns.try_again() {
             self.flush();
         }
     }
 
-    /// Sends what is to be given back, unless somebody has the conversation, who will look after it.
+    /// Sends what is to be given back. If another thread has the conversation, that thread sends it.
     fn flush(&self) {
         while self.returns.is_due() {
             let mut conversation = match self.conversation.try_lock() {
@@ -187,7 +188,7 @@ impl Session {
             match socket::send_if_room(self.socket.as_fd(), out) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // A daemon that takes nothing just now.
+                    // The daemon takes nothing now.
                     self.returns.put_back(returned);
                     drop(conversation);
                     self.give_back_later();
@@ -201,7 +202,8 @@ impl Session {
         }
     }
 
-    /// Perhaps nobody talks to the daemon any more: a thread waits until it takes messages again. Without one, whoever talks to it next sends the rest.
+    /// Starts a thread that waits until the daemon takes messages again, because perhaps no call follows. Without a
+    /// thread the next call sends the rest.
     fn give_back_later(&self) {
         let Some(session) = self.this.upgrade() else { return };
         if self.giving_back.swap(true, Ordering::AcqRel) {
@@ -222,14 +224,14 @@ impl Session {
         }
     }
 
-    /// Until the socket takes bytes, has ended, or was full for longer than a daemon is ever silent.
+    /// Waits until the socket takes bytes, has ended, or was full for longer than a daemon is ever silent.
     fn wait_for_room(&self) {
         let mut watched = [PollFd::new(&self.socket, PollFlags::OUT)];
-        // Whatever ends the wait, what is there is sent if it can be.
+        // It does not matter what ended the wait. What is there is sent if it can be.
         let _ended = watch::wait(&mut watched, Some(SILENCE_MAX));
     }
 
-    /// Ends the connection under whoever waits on it.
+    /// Ends the connection. Calls that wait on it fail.
     pub(super) fn break_off(&self) {
         socket::shut_down(&self.socket);
     }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{CopyMode, copy};
 
-/// Most bytes that are reserved before they are filled and become objects: what they replace is free for the next ones.
+/// Most bytes that are reserved in one step. What these objects replace is free for the next step.
 const STEP_BYTES_MAX: u64 = 256 << 20;
 
 pub(super) fn batch(session: &Session, window: &Mutex<Window>, writes: &[WriteOp<'_>]) -> PerKey<()> {
@@ -132,7 +132,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Commits objects, gives back blocks and asks for others: a block for each length, or how many bytes are free.
+    /// Commits objects, gives back blocks and asks for others. Returns a block for each length, or how many bytes are
+    /// free.
     fn exchange(
         &self,
         commits: Vec<Commit<'_>>,

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
-/// Its requests are served by one thread; the reaper ends it.
+/// One thread serves its requests. The reaper ends it.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) number: u64,
@@ -22,7 +22,7 @@ pub(super) struct Session {
     lanes: Mutex<Vec<Weak<Self>>>,
 }
 
-/// A client has no more lanes: each has a thread here.
+/// Most lanes of one client. Each has a thread here.
 const LANES_MAX: usize = 64;
 
 /// Bytes that the engine moves for a client just now.
@@ -54,7 +54,7 @@ impl Session {
     pub(super) fn add_lane(&self, lane: &Arc<Self>) -> bool {
         let mut lanes = lock(&self.lanes);
         lanes.retain(|lane| 0 < lane.strong_count());
-        // Under the lock, so that a lane is either ended with its session or not begun.
+        // The lock is held, so that a lane is either ended with its session or not begun.
         if self.holdings().has_left() || LANES_MAX <= lanes.len() {
             return false;
         }
@@ -62,7 +62,7 @@ impl Session {
         true
     }
 
-    /// Ends all of its connections; a transfer that runs goes on.
+    /// Ends all of its connections. A transfer that runs goes on.
     pub(super) fn hang_up(&self) {
         socket::shut_down(&self.socket);
         for lane in lock(&self.lanes).iter().filter_map(Weak::upgrade) {
@@ -70,9 +70,9 @@ impl Session {
         }
     }
 
-    /// Nothing is added to what it holds any more, and it gets no lane. True: it holds nothing.
+    /// Adds nothing to what it holds any more, and no lane. True: it holds nothing.
     pub(super) fn close(&self) -> bool {
-        // No answer leaves any more: of what is added until the next line the client never hears.
+        // No answer leaves any more. The client never hears of what is added until the next line.
         socket::shut_down(&self.socket);
         let empty = self.holdings().close();
         self.hang_up();
@@ -96,7 +96,7 @@ impl Session {
         counted.written_bytes += bytes;
     }
 
-    /// A transfer failed that may still write so many bytes of its extents.
+    /// Counts bytes that a failed transfer may still write.
     pub(super) fn count_late(&self, bytes: u64) {
         self.holdings().counted.late_bytes += bytes;
     }
