@@ -22,8 +22,8 @@ use pyo3::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    CallError, Delivery, Expected, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, ReadItem, ReadRequest,
-    Route, Store,
+    CallError, Delivery, Expected, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, PutMode, ReadItem,
+    ReadRequest, Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -101,7 +101,7 @@ impl CoreStore {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let route = route_of(delivery)?;
+        let mode = put_mode(delivery)?;
         let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
         let keys = keys_in_order(keys)?;
         let values = list_of(values, "values")?;
@@ -114,7 +114,7 @@ impl CoreStore {
             items.push(item);
             metas.push(meta);
         }
-        waiting.run(py, |patience| self.store.put_by(items, route, patience))?;
+        waiting.run(py, |patience| self.store.put_by(items, mode, patience))?;
         PyList::new(py, metas)
     }
 
@@ -410,13 +410,13 @@ impl CoreStore {
 }
 
 /// How a put goes. None is the fast way.
-fn route_of(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<Route> {
+fn put_mode(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<PutMode> {
     let Some(delivery) = delivery else {
-        return Ok(Route::Staged);
+        return Ok(PutMode::Staged);
     };
     match delivery.extract::<String>().as_deref() {
-        Ok("auto") => Ok(Route::Staged),
-        Ok("register-per-call") => Ok(Route::RegisterPerCall),
+        Ok("auto") => Ok(PutMode::Staged),
+        Ok("register-per-call") => Ok(PutMode::RegisterPerCall),
         _ => {
             let (py, delivery) = (delivery.py(), shown(delivery));
             refuse!(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import tensorlease as tl
-from tensorlease.bench.arguments import size, whole
-from tensorlease.bench.command import add_bench
-from tensorlease.bench.launch import EXIT_FAILED
+from tensorlease.bench.command import add_reads
+from tensorlease.option_values import size, whole
 from tensorlease.standard_streams import fill_standard_streams
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _WHICH_DAEMON = "where it listens (default: the PATH of host:///PATH in TENSORLEASE_URL, else this user's place)"
@@ -23,8 +21,13 @@ _WHICH_DAEMON = "where it listens (default: the PATH of host:///PATH in TENSORLE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status. 1: it failed or a check was missed, 2: wrong usage, 130: Ctrl-C."""
+    return run(parser(), arguments)
+
+
+def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Runs what the command's parser names as `run`."""
     fill_standard_streams()
-    options = _parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
         # None: the process was started without one.
@@ -50,44 +53,22 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All commands."""
+    made = argparse.ArgumentParser(
         prog="tensorlease", description="Move tensors between the processes of a training job."
     )
-    parser.add_argument("--version", action="version", version=f"tensorlease {tl.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    made.add_argument("--version", action="version", version=f"tensorlease {tl.__version__}")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_run_version)
-    _add_demo(commands)
-    _add_demo_mooncake(commands)
     _add_doctor(commands)
     _add_serve(commands)
     _add_stats(commands)
     _add_stop(commands)
-    add_bench(commands)
-    return parser
-
-
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo", help="rollout and trainer over one store, and what each delivery costs")
-    demo.add_argument("--steps", type=whole(1), default=6, metavar="N", help="training steps (default 6)")
-    demo.add_argument(
-        "--samples", type=whole(2), default=512, metavar="N", help="samples per step, 2 to 6000 (default 512)"
-    )
-    demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the chart goes (default out)")
-    demo.add_argument("--engine", default="host://", metavar="URL", help="default host://, with a daemon of its own")
-    demo.add_argument("--seed", type=whole(0), default=0, metavar="N")
-    demo.set_defaults(run=_run_demo)
-
-
-def _add_demo_mooncake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo-mooncake", help="the same over a Mooncake cluster that it starts and stops")
-    demo.add_argument("--steps", type=whole(1), default=4, metavar="N", help="training steps (default 4)")
-    demo.add_argument(
-        "--samples", type=whole(2), default=256, metavar="N", help="samples per step, 2 to 6000 (default 256)"
-    )
-    demo.add_argument("--seed", type=whole(0), default=0, metavar="N")
-    demo.set_defaults(run=_run_demo_mooncake)
+    bench = commands.add_parser("bench", help="measure this machine")
+    add_reads(bench.add_subparsers(required=True, metavar="BENCHMARK"))
+    return made
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -152,23 +133,6 @@ def _run_version(_: argparse.Namespace) -> int:
     return 0
 
 
-def _run_demo(options: argparse.Namespace) -> int:
-    _require_torch("demo")
-    from tensorlease.demo.story import DemoSettings, tell
-
-    tell(DemoSettings(options.engine, options.steps, options.samples, options.out, options.seed))
-    return 0
-
-
-def _run_demo_mooncake(options: argparse.Namespace) -> int:
-    _require_torch("demo-mooncake")
-    from tensorlease.demo.apart import Job
-    from tensorlease.demo.mooncake import tell
-
-    tell(Job(options.steps, options.samples, options.seed))
-    return 0
-
-
 def _run_doctor(options: argparse.Namespace) -> int:
     from tensorlease.doctor.examination import examine
 
@@ -209,11 +173,6 @@ def _run_stop(options: argparse.Namespace) -> int:
 
     place = asked_place(options.socket, "tensorlease stop")
     return 0 if stop(place, asks=not options.yes) else EXIT_FAILED
-
-
-def _require_torch(command: str) -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise tl.ConfigError(f"tensorlease {command} needs torch, which is not installed: pip install torch")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ from tensorlease._core import (
     host_silent_seconds,
     host_socket,
 )
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.daemon_log import DaemonLog
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.processes import end_process
+from tensorlease.sizes import format_bytes
 from tensorlease.standard_streams import above_standard_streams, fill_standard_streams
 
 #: What a URL of this user's daemon, started where none runs, begins with.

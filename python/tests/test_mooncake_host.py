@@ -17,8 +17,9 @@ from mooncake_rig import Running, cluster, counted, owned_cluster, paused, requi
 from tensorlease._core._tests import conformance_checks, run_conformance_check
 
 import tensorlease as tl
+from bench.cluster import Master, SegmentOwner
 from tensorlease import host
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
+from tensorlease.mooncake_master import HOST, free_port
 from tensorlease.processes import stop_process
 
 np = pytest.importorskip("numpy")

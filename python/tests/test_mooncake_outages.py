@@ -27,7 +27,8 @@ from mooncake_rig import (
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
+from bench.cluster import Master, SegmentOwner
+from tensorlease.mooncake_master import HOST, free_port
 from tensorlease.processes import stop_process
 
 #: Large enough to be leased from the arena.

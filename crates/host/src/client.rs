@@ -2,8 +2,10 @@
 //!
 //! What crosses the socket is where objects lie; the bytes are copied by the client's own threads, between the daemon's memory and the client's. Where
 //! an engine holds the objects, behind the daemon, it moves them in and out of memory that the daemon lent to the client.
+mod claims;
 mod extents;
 mod lanes;
+mod messages;
 mod read;
 mod registered;
 mod relay;
@@ -17,29 +19,23 @@ mod write;
 pub use session::{ConnectError, HostReport, WELCOME_MAX};
 
 use crate::place::SocketPath;
-use crate::wire::{Answer, KEY_BYTES_MAX, LIST_MAX, Request};
+use crate::wire::{Answer, KEY_BYTES_MAX, Request};
 use extents::Extents;
-use lanes::Lanes;
+use lanes::{Lanes, Unanswered};
+use messages::{PerKey, descriptions, in_messages, numbers, unexpected};
 use registered::Registered;
 use relay::Relay;
 use session::Session;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlease_engine::{
-    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
-    Tag, Views, WriteOp,
+    Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Viewed, Views,
+    WriteOp,
 };
 use tensorlease_memory::{Region, SlabSource};
 use window::Window;
 
-/// Most bytes of one call with more than one key: bounds how long a call keeps its objects pinned.
-const BATCH_BYTES_MAX: u64 = 1 << 30;
-/// Two non-temporal copies nearly fill a memory bus; more than four threads bring nothing.
-const READERS_WORTH: usize = 4;
-/// Key bytes of one message.
-const MESSAGE_KEY_BYTES_MAX: usize = 1 << 20;
 /// A close waits so long for running calls before it takes the lanes from them, and twice as long before it takes the socket.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -86,7 +82,7 @@ impl HostEngine {
                 }),
                 engine.capabilities,
             ),
-            None => (None, own_store()),
+            None => (None, claims::own_store()),
         };
         Ok(Self {
             capabilities,
@@ -150,90 +146,47 @@ impl HostEngine {
     }
 
     /// One result per key; a fault of the whole call is each key's.
-    fn for_keys<T>(
-        &self,
-        keys: usize,
-        call: impl FnOnce(&Open) -> Result<Vec<Result<T, Fault>>, Fault>,
-    ) -> Vec<Result<T, Fault>> {
+    fn for_keys<T>(&self, keys: usize, call: impl FnOnce(&Open) -> PerKey<T>) -> Vec<Result<T, Fault>> {
         match self.with(call) {
             Ok(results) => results,
             Err(fault) => (0..keys).map(|_| Err(fault.clone())).collect(),
         }
     }
 
-    fn flags(&self, keys: &[&str], request: for<'a> fn(Vec<&'a str>) -> Request<'a>) -> Vec<Result<bool, Fault>> {
+    /// A question about objects, which whoever has them answers: the daemon, or on a lane the engine behind it.
+    fn ask<T>(
+        &self,
+        open: &Open,
+        request: &Request<'_>,
+        read: impl FnOnce(Answer<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        match &self.relay {
+            Some(relay) => relay.lanes.ask(&open.session, request, read).map_err(Unanswered::fault),
+            None => open.session.ask(request, |answer, _| read(answer)),
+        }
+    }
+
+    fn ask_in_messages<T>(
+        &self,
+        keys: &[&str],
+        request: for<'a> fn(Vec<&'a str>) -> Request<'a>,
+        read: fn(Answer<'_>, usize) -> PerKey<T>,
+    ) -> Vec<Result<T, Fault>> {
         self.for_keys(keys.len(), |open| {
             in_messages(keys, |range| {
-                let keys = &keys[range];
-                if let Some(relay) = &self.relay {
-                    let numbers = relay.numbers(&open.session, keys.len(), &request(keys.to_vec()))?;
-                    return Ok(numbers
-                        .into_iter()
-                        .map(|number| number.map(|number| 0 < number))
-                        .collect());
-                }
-                open.session.ask(&request(keys.to_vec()), |answer, _| match answer {
-                    Answer::Flags { flags } if flags.len() == keys.len() => Ok(flags.into_iter().map(Ok).collect()),
-                    other => Err(unexpected(&other)),
-                })
+                let request = request(keys[range.clone()].to_vec());
+                self.ask(open, &request, |answer| read(answer, range.len()))
             })
         })
     }
-}
 
-/// What a client claims whose daemon has the objects itself.
-fn own_store() -> Capabilities {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Capabilities {
-        name: "host",
-        registration: Registration::Free,
-        registration_bytes_max: u64::MAX,
-        batch_keys_max: LIST_MAX,
-        batch_bytes_max: BATCH_BYTES_MAX,
-        readers_worth: cores.min(READERS_WORTH),
-        large_read_bytes_min: 0,
-        large_write_bytes_min: 0,
-        evicts: false,
-        others_make_room: true,
-        describes: true,
-        late_writes: false,
-        prompt: false,
+    fn flags(&self, keys: &[&str], request: for<'a> fn(Vec<&'a str>) -> Request<'a>) -> Vec<Result<bool, Fault>> {
+        let numbers = self.ask_in_messages(keys, request, numbers);
+        numbers
+            .into_iter()
+            .map(|number| number.map(|number| 0 < number))
+            .collect()
     }
-}
-
-/// `call` for as many keys at a time as one message takes, given as a range of them. A key that no message takes is refused on its own.
-fn in_messages<T>(
-    keys: &[&str],
-    mut call: impl FnMut(Range<usize>) -> Result<Vec<Result<T, Fault>>, Fault>,
-) -> Result<Vec<Result<T, Fault>>, Fault> {
-    let mut results = Vec::with_capacity(keys.len());
-    let mut start = 0;
-    while start < keys.len() {
-        if KEY_BYTES_MAX < keys[start].len() {
-            results.push(Err(key_too_long(keys[start])));
-            start += 1;
-            continue;
-        }
-        let mut bytes = 0;
-        let fits = keys[start..].iter().take(LIST_MAX).take_while(|key| {
-            bytes += key.len();
-            bytes <= MESSAGE_KEY_BYTES_MAX && key.len() <= KEY_BYTES_MAX
-        });
-        let end = start + fits.count();
-        results.extend(call(start..end)?);
-        start = end;
-    }
-    Ok(results)
-}
-
-fn key_too_long(key: &str) -> Fault {
-    let message = format!("a key of {} bytes is longer than {KEY_BYTES_MAX}", key.len());
-    Fault::new(FaultKind::Refused, 0, message)
-}
-
-fn unexpected(answer: &Answer<'_>) -> Fault {
-    let message = format!("the daemon answered out of turn ({answer:.40?}); restart it");
-    Fault::new(FaultKind::Unavailable, 0, message)
 }
 
 impl Engine for HostEngine {
@@ -293,15 +246,7 @@ impl Engine for HostEngine {
             return Ok(0);
         }
         let request = Request::RemovePrefix { prefix };
-        self.with(|open| {
-            if let Some(relay) = &self.relay {
-                return relay.numbers(&open.session, 1, &request)?.remove(0);
-            }
-            open.session.ask(&request, |answer, _| match answer {
-                Answer::Removed { count } => Ok(count),
-                other => Err(unexpected(&other)),
-            })
-        })
+        self.with(|open| self.ask(open, &request, |answer| numbers(answer, 1))?.remove(0))
     }
 
     fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
@@ -309,26 +254,7 @@ impl Engine for HostEngine {
     }
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.for_keys(keys.len(), |open| {
-            in_messages(keys, |range| {
-                let keys = &keys[range];
-                if let Some(relay) = &self.relay {
-                    return relay.describe(&open.session, keys);
-                }
-                let request = Request::Describe { keys: keys.to_vec() };
-                open.session.ask(&request, |answer, _| match answer {
-                    Answer::Described { objects } if objects.len() == keys.len() => {
-                        let info = |object: crate::wire::Described<'_>| ObjectInfo {
-                            len: object.len,
-                            tag: Some(Tag::new(object.tag)),
-                            version: object.version,
-                        };
-                        Ok(objects.into_iter().map(|object| Ok(object.map(info))).collect())
-                    }
-                    other => Err(unexpected(&other)),
-                })
-            })
-        })
+        self.ask_in_messages(keys, |keys| Request::Describe { keys }, descriptions)
     }
 
     fn stats(&self) -> EngineStats {
@@ -410,6 +336,12 @@ impl Engine for HostEngine {
             open.session.leave();
         }
         Ok(())
+    }
+}
+
+impl Views for HostEngine {
+    fn view_batch(&self, keys: &[&str]) -> Vec<Result<Viewed, Fault>> {
+        self.for_keys(keys.len(), |open| views::batch(&open.session, keys))
     }
 }
 

@@ -20,7 +20,7 @@ use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
     Removals, Staging, WriteOp,
 };
-use tensorlease_memory::{Region, RegionSet};
+use tensorlease_memory::{Region, RegionMap};
 
 /// Half of what one peer's queue took before it wedged, for masters and peers that don't have the longer queue.
 const BATCH_KEYS_MAX: usize = 1024;
@@ -41,7 +41,7 @@ pub(super) struct Mooncake {
     loans: Option<StorePool>,
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
-    registrations: Mutex<RegionSet>,
+    registrations: Mutex<RegionMap>,
     /// Removals by this process. Mooncake's read leases don't hold them back.
     removals: Removals,
     late_sources: LateSources,
@@ -129,7 +129,7 @@ impl Mooncake {
         open.then_some(open)
     }
 
-    fn registrations(&self) -> MutexGuard<'_, RegionSet> {
+    fn registrations(&self) -> MutexGuard<'_, RegionMap> {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,7 +192,7 @@ impl Engine for Mooncake {
             return Err(RegisterError::Closed);
         };
         if !self.requires() {
-            self.registrations().insert(region);
+            self.registrations().insert(region, ());
             return Ok(());
         }
         if REGISTRATION_BYTES_MAX < region.len as u64 {
@@ -210,7 +210,7 @@ impl Engine for Mooncake {
         };
         match self.calls.register(region).map_err(failed)? {
             0 => {
-                self.registrations().insert(region);
+                self.registrations().insert(region, ());
                 Ok(())
             }
             code => Err(failed(Fault::new(
@@ -226,7 +226,7 @@ impl Engine for Mooncake {
         let Some(_open) = self.enter() else {
             return Err(RegisterError::Closed);
         };
-        if !self.registrations().remove(region) {
+        if self.registrations().remove(region).is_none() {
             return Err(RegisterError::Unknown { addr: region.addr });
         }
         if !self.requires() {

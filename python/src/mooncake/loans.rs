@@ -9,7 +9,7 @@ use std::{
 };
 use tensorlease::Options;
 use tensorlease_engine::{Fault, FaultKind, Loan, LoanLimits, Staging};
-use tensorlease_memory::{Region, RegionSet};
+use tensorlease_memory::{Region, RegionMap};
 
 /// A `BufferPool` over the client's local buffer, or why there is none.
 pub(super) struct StorePool {
@@ -21,9 +21,9 @@ pub(super) struct StorePool {
     lent: Lent,
 }
 
-type Lent = Arc<Mutex<RegionSet>>;
+type Lent = Arc<Mutex<RegionMap>>;
 
-fn lock(lent: &Lent) -> MutexGuard<'_, RegionSet> {
+fn lock(lent: &Lent) -> MutexGuard<'_, RegionMap> {
     lent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -86,7 +86,7 @@ impl Staging for StorePool {
                 region,
                 lent: Arc::clone(&self.lent),
             };
-            lock(&self.lent).insert(region);
+            lock(&self.lent).insert(region, ());
             let memory = foreign::of_lease(Box::new(owner), addr, bytes);
             Ok(Loan { memory, overflow })
         });

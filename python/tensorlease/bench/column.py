@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 import tensorlease as tl
-from tensorlease.bench.sizes import MIB
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import MIB
 
 _PUT_BYTES = 128 * MIB
 _POOL_SLACK = 1 << 16

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorlease as tl
 from tensorlease.bench.modes import BASELINE, MODES
 from tensorlease.bench.report import Report, engine_line, machine_line
-from tensorlease.bench.sizes import GIB
+from tensorlease.sizes import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,21 +1,23 @@
-"""One timed call with what it cost: stages, registrations, loans, bytes copied, page faults."""
+"""Timed calls with what they cost: stages, registrations, loans, bytes copied, page faults."""
 
 from __future__ import annotations
 
 import gc
+import random
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from statistics import fmean, median
+from typing import Any, TypeVar
 
 import tensorlease as tl
-from tensorlease.bench.modes import Read, Rows
+from tensorlease.bench.column import Column
+from tensorlease.bench.modes import Read, Rows, keeps_last, read_of
 
 STAGES = ("plan", "register", "transfer", "copy", "wrap")
-# Names in reports and in `Store.stats()`. A leased value holds one block, so that these values count the leases of the arena; loans are those
-# of Mooncake's pool.
+#: Names in reports and in `Store.stats()`. A leased value holds one block, so `leases` counts leases of the arena. `loans` are those of Mooncake's pool.
 COUNTERS = {
     "register_calls": "register_calls",
     "registered_bytes": "registered_bytes",
@@ -24,17 +26,6 @@ COUNTERS = {
     "overflow_loans": "overflow_loans",
     "copied_bytes": "copied_bytes",
     "fallbacks": "fallback_reads",
-}
-
-# The same of a write.
-WRITE_COUNTERS = {
-    "register_calls": "register_calls",
-    "registered_bytes": "registered_bytes",
-    "in_place_writes": "in_place_writes",
-    "staged_writes": "staged_writes",
-    "fallback_writes": "fallback_writes",
-    "copied_bytes": "copied_bytes",
-    "engine_write_calls": "engine_write_calls",
 }
 
 Result = TypeVar("Result")
@@ -53,6 +44,10 @@ class Reading:
     def stages_sum_ms(self) -> float:
         """Of all stages. More than the total where several readers work at a time."""
         return sum(self.stages_ms.values())
+
+
+#: Readings of each mode, in the order of the repetitions.
+Readings = dict[str, list[Reading]]
 
 
 def timed_call(
@@ -77,10 +72,7 @@ def timed_call(
 
 
 def warm_then_timed(store: tl.Store, read: Read, keep_last: bool) -> tuple[Reading, Rows]:
-    """A read that is not timed, then a timed one.
-
-    The first result is dropped before the second read unless `keep_last`.
-    """
+    """A read that is not timed, then a timed one. The first result is dropped before the second read unless `keep_last`."""
     kept: list[Rows] = [read()]
     if not keep_last:
         kept.clear()
@@ -88,24 +80,49 @@ def warm_then_timed(store: tl.Store, read: Read, keep_last: bool) -> tuple[Readi
     return reading, kept[0]
 
 
-def median(values: Sequence[float]) -> float:
-    """Of at least one value."""
-    return statistics.median(values)
+def alternate(
+    store: tl.Store,
+    column: Column,
+    repetitions: int,
+    rng: random.Random,
+    readings: Readings,
+    step: Callable[[str], None],
+) -> None:
+    """Reads the column in each mode of `readings` and appends there, so that an interrupted run keeps what it has.
+
+    The order is random within each repetition, so that the modes share the drift of the machine.
+    """
+    reads = {mode: read_of(mode, store, column) for mode in readings}
+    for _ in range(repetitions):
+        for mode in rng.sample(list(reads), len(reads)):
+            reading, rows = warm_then_timed(store, reads[mode], keeps_last(mode))
+            readings[mode].append(reading)
+            column.check(rows, rng)
+            # The next mode must find the arena empty.
+            del rows
+            step(mode)
 
 
-def mean(values: Sequence[float]) -> float:
-    """Of at least one value; for counters, so that a single registration among ten reads shows."""
-    return statistics.fmean(values)
+def row_of(mode: str, readings: list[Reading], readers: int) -> dict[str, Any]:
+    """One row of a report. Times are medians, counters are means per read, so that one registration among ten reads shows."""
+    return timing([reading.total_ms for reading in readings]) | {
+        "mode": mode,
+        **{name: fmean(reading.counters[name] for reading in readings) for name in COUNTERS},
+        "page_faults": fmean(reading.page_faults for reading in readings),
+        "stages_ms": {stage: median(reading.stages_ms[stage] for reading in readings) for stage in STAGES},
+        "stages_sum_ms": median(reading.stages_sum_ms for reading in readings),
+        # With several readers the stages overlap, and their sum says nothing about the time that passed.
+        "stages_of_total": None
+        if readers > 1
+        else median(reading.stages_sum_ms / reading.total_ms for reading in readings),
+    }
 
 
-def stdev(values: Sequence[float]) -> float:
-    """Sample deviation; 0 of a single value."""
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Lower and upper quartile, interpolated between the values."""
-    if len(values) == 1:
-        return values[0], values[0]
-    lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
-    return lower, upper
+def timing(totals_ms: list[float]) -> dict[str, Any]:
+    """The times of one row, in full and summed up. The deviation is the sample's, 0 of a single value."""
+    return {
+        "median_ms": median(totals_ms),
+        "min_ms": min(totals_ms),
+        "stdev_ms": statistics.stdev(totals_ms) if len(totals_ms) > 1 else 0.0,
+        "repetitions_ms": totals_ms,
+    }

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tensorlease.bench.alternation import Readings, alternate, row_of
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import add_yardstick, header
 from tensorlease.bench.modes import BASELINE, STORE_POOL, require_comparable
 from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
+from tensorlease.bench.reading import Readings, alternate, row_of
 from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of, times
-from tensorlease.bench.sizes import GIB, format_bytes
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import GIB, format_bytes
 
 
 @dataclass(frozen=True)

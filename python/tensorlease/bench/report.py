@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorlease as tl
-from tensorlease.bench.sizes import format_bytes
+from tensorlease.sizes import format_bytes
 
 Report = dict[str, Any]
 Row = dict[str, Any]
@@ -83,11 +83,6 @@ def count(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
 
 
-def counted(number: float, noun: str) -> str:
-    """`1 registration`, `0 registrations`."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
 def times(ratio: float | None) -> str:
     """`5.2x`, or a dash where there is nothing to compare with."""
     return "-" if ratio is None else f"{ratio:.2f}x"
@@ -111,3 +106,33 @@ def machine_line(report: Report) -> str:
     torch = f", torch {versions['torch']}" if "torch" in versions else ""
     cores = f"{machine['cores']} core{'s' if machine['cores'] != 1 else ''}"
     return f"{machine['cpu']}, {cores}, {memory_gib:.0f} GiB, Linux {machine['kernel']}{torch}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One promise and what was measured."""
+
+    passed: bool
+    text: str
+
+    def line(self) -> str:
+        """For the terminal."""
+        return f"{'pass' if self.passed else 'MISS'}  {self.text}"
+
+
+def at_least(value: float, limit: float, what: str) -> Verdict:
+    """`value` must not be less."""
+    return Verdict(value >= limit, f"{what}: {value:.4g} (at least {limit:g})")
+
+
+def at_most(value: float, limit: float, what: str) -> Verdict:
+    """`value` must not be more."""
+    return Verdict(value <= limit, f"{what}: {value:.4g} (at most {limit:.3g})")
+
+
+def judged(report: Report, verdicts: list[Verdict]) -> list[Verdict]:
+    """The verdicts on a report. One that is unfinished, or promises nothing, is a miss."""
+    if not report["complete"]:
+        return [*verdicts, Verdict(False, "the run did not finish")]
+    nothing = "nothing in this report has a promised figure; run the shapes and modes that have one"
+    return verdicts or [Verdict(False, nothing)]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION
+from tensorlease.mooncake_master import MASTER_MAGIC, NO_SUCH_FUNCTION
 
 Values = dict[str, Any]
 

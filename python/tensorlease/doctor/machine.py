@@ -43,6 +43,10 @@ class Machine:
 
     # ---- memory ---------------------------------------------------------------------------------------------------------
 
+    def memory_bytes(self) -> int:
+        """All that the machine has."""
+        return self._meminfo_bytes("MemTotal") or 0
+
     def available_bytes(self) -> int | None:
         """What this process may still take: the least of the kernel's estimate and of what each of its control groups has left."""
         available = self._meminfo_bytes("MemAvailable")

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.looks import LIBRARIES, TRIAL_OBJECT_BYTES
 from tensorlease.doctor.target import Target
 from tensorlease.doctor.trials import Outcome
+from tensorlease.sizes import format_bytes
 
 #: Of every package that brings the module `mooncake`: one per kind of accelerator.
 _PACKAGE = "mooncake-transfer-engine"

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from tensorlease import host
 from tensorlease._core import host_listens, host_socket
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.machine import Machine
 from tensorlease.doctor.target import MIB, QUEUE_BYTES, Target
 from tensorlease.doctor.trials import Outcome
 from tensorlease.errors import EngineUnavailable
+from tensorlease.sizes import format_bytes
 
 #: The first with sparse tables of registered buffers, which pinning uses.
 _KERNEL_OF_PINNING = (5, 19)

@@ -10,7 +10,7 @@ import torch
 
 from tensorlease import torch_values
 from tensorlease.errors import ArenaExhausted, TransferError
-from tensorlease.mooncake_cluster import INSTALL
+from tensorlease.mooncake_master import INSTALL
 from tensorlease.store import Store
 from tensorlease.transfer_queue import packing, released
 from tensorlease.transfer_queue.columns import Column, read_columns

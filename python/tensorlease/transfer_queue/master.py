@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
-from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens
+from tensorlease.mooncake_master import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens
 from tensorlease.processes import listens_at
 from tensorlease.transfer_queue.own_process import OwnProcess
 

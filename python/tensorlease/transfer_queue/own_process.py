@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from tensorlease.errors import ConfigError
-from tensorlease.mooncake_cluster import INSTALL, master_binary
+from tensorlease.mooncake_master import INSTALL, master_binary
 from tensorlease.processes import end_process
 
 PAUSE_SECONDS = 0.05

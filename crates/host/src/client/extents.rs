@@ -2,6 +2,7 @@
 //!
 //! The pool makes a slab on a thread of its own, which waits as long as the daemon takes: a daemon with an engine behind it may have to register memory
 //! first, and one that is stopped does not answer.
+use super::messages::unexpected;
 use super::returns::Returned;
 use super::session::Session;
 use crate::wire::{Answer, Request, Reservation};
@@ -50,17 +51,20 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>
             why: format!("the host's daemon can't have more: {why}"),
             registration,
         })),
-        other => Err(super::unexpected(&other)),
+        other => Err(unexpected(&other)),
     });
     let (ticket, mapping, start) = match answer? {
         Ok(lent) => lent,
         Err(none) => return Ok(Err(none)),
     };
-    let addr = mapping.region().addr + start;
-    session.lent().add(Region { addr, len }, ticket);
+    let region = Region {
+        addr: mapping.region().addr + start,
+        len,
+    };
+    session.lent().add(region, ticket);
     let extent = Arc::new(Extent {
         session: Arc::clone(session),
-        addr,
+        region,
         ticket,
     });
     Ok(Ok(SlabMemory::part(mapping, start..start + len, extent)))
@@ -70,7 +74,7 @@ fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>
 struct Extent {
     session: Arc<Session>,
     /// Where it lies here.
-    addr: usize,
+    region: Region,
     ticket: u64,
 }
 
@@ -78,7 +82,7 @@ impl Drop for Extent {
     /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
-            self.session.lent().remove(self.addr);
+            self.session.lent().remove(self.region);
         }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }

@@ -1,4 +1,5 @@
 //! Further connections of a client whose daemon has an engine behind it: a call on that engine may last, and has one to itself meanwhile.
+use super::messages::unexpected;
 use super::session::{ConnectError, Session, connected, refused};
 use crate::place::SocketPath;
 use crate::socket::{self, Broken, FrameReader};
@@ -154,7 +155,7 @@ impl Lane {
         };
         let welcome = |answer: Answer<'_>| match answer {
             Answer::Welcome { .. } => Ok(()),
-            other => Err(super::unexpected(&other)),
+            other => Err(unexpected(&other)),
         };
         match lane.round_trip(session, &hello, welcome) {
             Ok(welcomed) => welcomed?,

@@ -1,12 +1,13 @@
 //! Calls on the engine behind a daemon. Bytes move between that engine and extents of this client; other memory is staged in one.
 use super::extents::Extents;
 use super::lanes::{Lanes, Unanswered};
+use super::messages::{PerKey, in_messages, key_too_long, numbers};
 use super::registered::Registered;
 use super::session::Session;
-use super::{in_messages, key_too_long, unexpected};
-use crate::wire::{Answer, Failure, Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store, TAG_BYTES_MAX};
+
+use crate::wire::{Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store, TAG_BYTES_MAX};
 use std::sync::Arc;
-use tensorlease_engine::{Capabilities, Fault, FaultKind, ObjectInfo, ReadOp, Registration, Tag, WriteOp};
+use tensorlease_engine::{Fault, FaultKind, ReadOp, Tag, WriteOp};
 use tensorlease_memory::{CopyMode, NoSlab, Region, SlabMemory, SlabSource, Source, Target, copy, limits};
 
 /// Where in a staging extent the next object begins.
@@ -18,27 +19,6 @@ pub(super) struct Relay {
     pub(super) registered: Registered,
     /// Of the engine behind the daemon.
     pub(super) name: String,
-}
-
-/// What a client of such a daemon claims. Transfers go to extents and to nothing else, so memory has to be registered; and one whose connection
-/// broke may still run in the daemon.
-pub(super) fn capabilities(claims: &crate::wire::Claims<'_>) -> Capabilities {
-    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX).max(1);
-    Capabilities {
-        name: "host",
-        registration: Registration::Required,
-        registration_bytes_max: claims.registration_bytes_max,
-        batch_keys_max: count(claims.batch_keys_max).min(LIST_MAX),
-        batch_bytes_max: claims.batch_bytes_max,
-        readers_worth: count(claims.readers_worth),
-        large_read_bytes_min: claims.large_read_bytes_min,
-        large_write_bytes_min: claims.large_write_bytes_min,
-        evicts: claims.evicts,
-        others_make_room: claims.others_make_room,
-        describes: claims.describes,
-        late_writes: true,
-        prompt: false,
-    }
 }
 
 /// Bytes of one operation: in an extent already, or staged in one from this byte on.
@@ -96,7 +76,7 @@ fn stage(staged: &mut usize, len: usize) -> Place {
 }
 
 impl Relay {
-    pub(super) fn read(&self, session: &Arc<Session>, reads: &[ReadOp<'_>]) -> Result<Vec<Result<u64, Fault>>, Fault> {
+    pub(super) fn read(&self, session: &Arc<Session>, reads: &[ReadOp<'_>]) -> PerKey<u64> {
         let mut staged = 0;
         let places: Vec<Result<Place, Fault>> = reads
             .iter()
@@ -142,11 +122,7 @@ impl Relay {
         Ok(complete(results))
     }
 
-    pub(super) fn write(
-        &self,
-        session: &Arc<Session>,
-        writes: &[WriteOp<'_>],
-    ) -> Result<Vec<Result<(), Fault>>, Fault> {
+    pub(super) fn write(&self, session: &Arc<Session>, writes: &[WriteOp<'_>]) -> PerKey<()> {
         let mut staged = 0;
         let places: Vec<Result<Place, Fault>> = writes
             .iter()
@@ -202,7 +178,7 @@ impl Relay {
     }
 
     /// In messages of which each names as many bytes as one list may.
-    fn stored(&self, session: &Session, stores: &[Store<'_>]) -> Result<Vec<Result<u64, Fault>>, Fault> {
+    fn stored(&self, session: &Session, stores: &[Store<'_>]) -> PerKey<u64> {
         let mut answers = Vec::with_capacity(stores.len());
         let mut rest = stores;
         while !rest.is_empty() {
@@ -235,40 +211,6 @@ impl Relay {
             };
             vec![Err(fault); keys]
         })
-    }
-
-    /// One number per key of a call that moves no bytes.
-    pub(super) fn numbers(
-        &self,
-        session: &Session,
-        keys: usize,
-        request: &Request<'_>,
-    ) -> Result<Vec<Result<u64, Fault>>, Fault> {
-        let answered = self.lanes.ask(session, request, |answer| numbers(answer, keys));
-        answered.map_err(Unanswered::fault)
-    }
-
-    pub(super) fn describe(
-        &self,
-        session: &Session,
-        keys: &[&str],
-    ) -> Result<Vec<Result<Option<ObjectInfo>, Fault>>, Fault> {
-        let request = Request::Describe { keys: keys.to_vec() };
-        let answered = self.lanes.ask(session, &request, |answer| match answer {
-            Answer::Known { objects } if objects.len() == keys.len() => {
-                let info = |known: crate::wire::Known<'_>| ObjectInfo {
-                    len: known.len,
-                    tag: known.tag.map(Tag::new),
-                    version: known.version,
-                };
-                let objects = objects.into_iter();
-                Ok(objects
-                    .map(|object| object.map(|known| known.map(info)).map_err(fault))
-                    .collect())
-            }
-            other => Err(unexpected(&other)),
-        });
-        answered.map_err(Unanswered::fault)
     }
 
     fn check_registered(&self, regions: impl IntoIterator<Item = Region>) -> Result<(), Fault> {
@@ -338,17 +280,4 @@ fn of_staged(mut fault: Fault) -> Fault {
         fault.kind = FaultKind::Transient;
     }
     fault
-}
-
-fn numbers(answer: Answer<'_>, keys: usize) -> Result<Vec<Result<u64, Fault>>, Fault> {
-    match answer {
-        Answer::Results { results } if results.len() == keys => {
-            Ok(results.into_iter().map(|result| result.map_err(fault)).collect())
-        }
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn fault(failure: Failure<'_>) -> Fault {
-    Fault::new(failure.kind, failure.code, failure.message.to_owned())
 }

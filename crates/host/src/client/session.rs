@@ -1,6 +1,7 @@
 //! A client's connection: one conversation, and the slabs that it has been shown.
+use super::claims;
+use super::messages::unexpected;
 use super::registered::LentExtents;
-use super::relay;
 use super::returns::{Returned, Returns};
 use super::shown::{self, Shown};
 use crate::descriptors;
@@ -9,7 +10,7 @@ use crate::socket::{self, Broken, FrameReader};
 use crate::watch;
 use crate::wire::{Answer, NewSlab, Position, Reply, Report, Request, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect};
 use rustix::process::Pid;
@@ -59,7 +60,7 @@ pub enum ConnectError {
     },
     /// The socket belongs to another user.
     #[error("the daemon at {socket:?} belongs to another user")]
-    Foreign {
+    WrongOwner {
         /// Where.
         socket: PathBuf,
     },
@@ -181,14 +182,14 @@ pub(super) fn connected(place: &SocketPath) -> Result<(OwnedFd, Pid), ConnectErr
     let socket = descriptors::unix_socket(SocketFlags::empty()).map_err(system)?;
     bound(&socket, WELCOME_MAX).map_err(system)?;
     let address = SocketAddrUnix::new(&path).map_err(system)?;
-    socket::retrying(|| connect(&socket, &address)).map_err(system)?;
+    retry_on_intr(|| connect(&socket, &address)).map_err(system)?;
     // Whoever listens could be another user where the folder is not this user's alone.
     let peer = Peer::of(&socket).map_err(|source| ConnectError::System {
         socket: path.clone(),
         source,
     })?;
     if peer.user != rustix::process::getuid() {
-        return Err(ConnectError::Foreign { socket: path });
+        return Err(ConnectError::WrongOwner { socket: path });
     }
     match peer.pid {
         Some(pid) => Ok((socket, pid)),
@@ -242,13 +243,13 @@ impl Session {
                 session,
                 engine,
             } => {
-                let engine = engine.map(|claims| Engine {
-                    name: claims.name.to_owned(),
-                    capabilities: relay::capabilities(&claims),
+                let engine = engine.map(|claimed| Engine {
+                    name: claimed.name.to_owned(),
+                    capabilities: claims::behind(&claimed),
                 });
                 Ok((capacity_bytes, session, engine))
             }
-            other => Err(super::unexpected(&other)),
+            other => Err(unexpected(&other)),
         });
         let socket = || session.path.clone();
         let (capacity_bytes, number, engine) = welcome.map_err(|fault| {
@@ -439,7 +440,7 @@ impl Session {
     pub(super) fn report(&self) -> Result<HostReport, Fault> {
         self.ask(&Request::Report, |answer, _| match answer {
             Answer::Report(report) => Ok(report),
-            other => Err(super::unexpected(&other)),
+            other => Err(unexpected(&other)),
         })
     }
 

@@ -1,7 +1,7 @@
 //! Writes: blocks of the daemon's arena, filled by the calling thread, become objects by one message.
+use super::messages::{MESSAGE_KEY_BYTES_MAX, PerKey, key_too_long, unexpected};
 use super::session::{Session, Slabs};
 use super::window::{Reserved, Window};
-use super::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
 use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
@@ -10,11 +10,7 @@ use tensorlease_memory::{CopyMode, copy};
 /// Most bytes that are reserved before they are filled and become objects: what they replace is free for the next ones.
 const STEP_BYTES_MAX: u64 = 256 << 20;
 
-pub(super) fn batch(
-    session: &Session,
-    window: &Mutex<Window>,
-    writes: &[WriteOp<'_>],
-) -> Result<Vec<Result<(), Fault>>, Fault> {
+pub(super) fn batch(session: &Session, window: &Mutex<Window>, writes: &[WriteOp<'_>]) -> PerKey<()> {
     let mut results: Vec<Result<(), Fault>> = writes.iter().map(|write| check(write, session)).collect();
     let accepted: Vec<usize> = (0..writes.len()).filter(|&index| results[index].is_ok()).collect();
     let total: u64 = accepted.iter().map(|&index| object_len(&writes[index])).sum();
@@ -78,7 +74,7 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
-    fn write(&self, writes: &[&WriteOp<'_>]) -> Result<Vec<Result<(), Fault>>, Fault> {
+    fn write(&self, writes: &[&WriteOp<'_>]) -> PerKey<()> {
         let lens: Vec<u64> = writes.iter().map(|write| object_len(write)).collect();
         let ahead = self.window().take(&lens);
         let blocks = match ahead {
@@ -111,7 +107,7 @@ impl Writer<'_> {
     }
 
     /// A block for each length, or why there is none.
-    fn reserve(&self, lens: &[u64]) -> Result<Vec<Result<Reserved, Fault>>, Fault> {
+    fn reserve(&self, lens: &[u64]) -> PerKey<Reserved> {
         let mut reservations = self.reserved(&[], lens)?;
         let is_full = |reservation: &Reservation| matches!(reservation, Reservation::Full { .. });
         if reservations.iter().any(is_full) {

@@ -1,5 +1,5 @@
 //! The memory that the daemon hands out: blocks of sealed memory files, which the engine behind the daemon knows.
-use super::StartError;
+use super::start::StartError;
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
@@ -67,16 +67,14 @@ impl Keeper {
 }
 
 impl ArenaMemory {
-    /// Memory for objects and extents, none of which an engine has to know.
-    pub(super) fn new(max_bytes: u64) -> Result<Self, StartError> {
-        // A memory file takes no memory before it is touched: one for everything, so that no object fails for a border.
-        Self::of_slabs(max_bytes, u64::MAX, None)?.with_first_slab()
-    }
-
-    /// Memory for extents, registered with `engine`: as one slab, or several that are as large as its registrations may be.
-    pub(super) fn registered(max_bytes: u64, engine: &Arc<dyn Engine>) -> Result<Self, StartError> {
-        let most = engine.capabilities().registration_bytes_max;
-        Self::of_slabs(max_bytes, most, Some(Arc::clone(engine)))?.with_first_slab()
+    /// Memory for objects and extents. Every slab is registered with the engine behind the daemon, if there is one: a slab is as large as one of its
+    /// registrations may be. Otherwise there is one slab for everything, so that no object fails at a border: a memory file takes no memory before it is
+    /// touched.
+    pub(super) fn new(max_bytes: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
+        let most = engine
+            .as_ref()
+            .map_or(u64::MAX, |engine| engine.capabilities().registration_bytes_max);
+        Self::of_slabs(max_bytes, most, engine)?.with_first_slab()
     }
 
     /// The first is made before any client comes, who would be told that the arena is full where the system (`ulimit -v`, `ulimit -f`), or the engine,
@@ -236,7 +234,7 @@ mod tests {
 
     #[test]
     fn blocks_are_had_in_order_and_each_that_is_not_says_so() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let got = memory.blocks(&[100, 0, 512 << 10, u64::MAX, 768 << 10, 200]);
         let had: Vec<bool> = got.iter().map(Result::is_ok).collect();
         assert_eq!(had, [true, false, true, false, false, true]);
@@ -246,7 +244,7 @@ mod tests {
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {
-        let memory = ArenaMemory::new(8 << 20).unwrap();
+        let memory = ArenaMemory::new(8 << 20, None).unwrap();
         let page = limits::page_bytes() as u64;
         let small = memory.block(100).unwrap();
         let large = memory.block(OWN_PAGES_BYTES_MIN + 1).unwrap();
@@ -258,7 +256,7 @@ mod tests {
     #[test]
     fn an_arena_whose_first_slab_is_being_made_is_not_full() {
         for _ in 0..50 {
-            let memory = ArenaMemory::new(8 << 20).unwrap();
+            let memory = ArenaMemory::new(8 << 20, None).unwrap();
             let barrier = std::sync::Barrier::new(8);
             std::thread::scope(|scope| {
                 for _ in 0..8 {
@@ -273,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_full_arena_says_what_is_free_and_takes_blocks_again() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let half = memory.block(512 << 10).unwrap();
         let refused = memory.block(768 << 10).unwrap_err();
         assert_eq!(refused.free, 512 << 10);
