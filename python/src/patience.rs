@@ -1,5 +1,5 @@
 //! How long a call from Python waits, and what ends it early: a deadline, Ctrl-C, a cancelled asyncio task.
-use crate::error::{IntoPython, config_error, shown};
+use crate::error::{IntoPython, config_error, refuse, shown};
 use crate::logging;
 use pyo3::prelude::*;
 use std::{
@@ -87,7 +87,8 @@ impl Waiting {
         self.deadline.map(|deadline| deadline - self.started)
     }
 
-    /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own outcome.
+    /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own
+    /// outcome.
     pub(crate) fn run<T, E>(
         &self,
         py: Python<'_>,
@@ -150,10 +151,7 @@ impl Waiting {
 /// A time that an argument gives in seconds, at most `FOREVER`.
 pub(crate) fn seconds(py: Python<'_>, value: f64, argument: &str) -> PyResult<Duration> {
     if value.is_nan() || value < 0.0 {
-        return Err(config_error(
-            py,
-            &format!("{argument} is {value}; give seconds, at least 0"),
-        ));
+        return refuse!(py, "{argument} is {value}; give seconds, at least 0");
     }
     Ok(Duration::try_from_secs_f64(value).unwrap_or(FOREVER).min(FOREVER))
 }

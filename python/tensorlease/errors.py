@@ -62,7 +62,7 @@ class ArenaExhausted(Error, MemoryError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """This process has no memory left for the objects of a value that is no tensor; the stored bytes are as they were."""
+    """This process has no memory left for the objects of a packed value; the stored bytes are as they were."""
 
 
 class OutOfStack(Error, RecursionError):
@@ -103,7 +103,7 @@ class ConfigError(Error, ValueError):
 
 
 class CodecError(Error, ValueError):
-    """The bytes under a key are no value that this version can read."""
+    """This version can't read the bytes under a key as a value."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -162,7 +162,7 @@ class Store:
         :param shape: a tuple, list, ``torch.Size`` or int
         :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
         :param timeout: seconds to wait where the arena has to grow for it; None: ``call_timeout``
-        :raises ArenaExhausted: the budget has no such block now; there is no other way to make one
+        :raises ArenaExhausted: the budget has no such block now
         :raises Timeout: the arena has not grown in that time
         """
         return self._core.empty(shape, dtype, timeout=timeout)

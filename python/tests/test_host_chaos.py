@@ -30,7 +30,7 @@ WORKERS = 4
 #: What a worker exits with when it read wrong bytes.
 WRONG = 3
 
-pytestmark = pytest.mark.timeout(0 if FULL else 180)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(0 if FULL else 180)]
 
 
 def seeded() -> random.Random:

@@ -30,6 +30,8 @@ import tensorlease as tl
 from bench.cluster import Master, SegmentOwner, stop_process
 from tensorlease.mooncake_master import HOST, free_port
 
+pytestmark = pytest.mark.alone
+
 #: Large enough to be leased from the arena.
 ROW = (32768,)
 #: An error must come within this; the probe of the address has 5 s by default.

@@ -17,6 +17,8 @@ from host_rig import Served, eventually, place, served
 import tensorlease as tl
 from bench.cluster import stop_process
 
+pytestmark = pytest.mark.alone
+
 KIB = 1 << 10
 MIB = 1 << 20
 TIMEOUT = 0.3

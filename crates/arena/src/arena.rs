@@ -229,15 +229,6 @@ impl Arena {
         if granules(len) > most / GRANULE_BYTES {
             return Err(AcquireError::TooLarge { asked: len, most });
         }
-        let quarantined = self.lease.quarantined_bytes() + self.bounce.quarantined_bytes();
-        if quarantined > self.budget.quarantine_bytes {
-            let most = self.budget.quarantine_bytes;
-            return Err(AcquireError::QuarantineFull {
-                asked: len,
-                quarantined,
-                most,
-            });
-        }
         let room = self.counters(kind).free_bytes() >= len;
         let Some((slot, slab, allocation)) = room.then(|| self.slabs.allocate(kind, len, align)).flatten() else {
             return Err(self.no_block(kind, len));
@@ -261,7 +252,7 @@ impl Arena {
     }
 
     /// In flight -> quarantined: a transfer that was given up may still write it. Always allowed, because such memory can't
-    /// be reused whatever the budget says; past `quarantine_bytes` it is [`Self::acquire`] that refuses.
+    /// be reused whatever the budget says.
     ///
     /// # Errors
     /// [`StaleBlock`] for a stale handle and for every other state.

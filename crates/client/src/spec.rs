@@ -10,6 +10,9 @@ const PACKED: u8 = b'P';
 /// The same, of zero bytes: what is stored under it is a marker, not the value.
 const PACKED_EMPTY: u8 = b'E';
 
+/// The object that stands for a value of zero bytes.
+pub(crate) const ZERO_MARKER: [u8; 1] = [0];
+
 /// Why there is no such tensor.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -122,13 +122,3 @@ macro_rules! conformance_tests {
         }
     };
 }
-
-macro_rules! call_every_check {
-    (($factory:ident) [$($check:ident)+]) => { $( $check($factory); )+ };
-}
-
-/// Runs every check, one after the other; panics at the first that fails. For engines whose tests can't use
-/// [`conformance_tests!`](crate::conformance_tests).
-pub fn run_all(factory: &Factory<'_>) {
-    crate::for_each_conformance_check!(call_every_check, (factory));
-}

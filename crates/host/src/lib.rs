@@ -8,6 +8,7 @@
 mod client;
 mod daemon;
 mod descriptors;
+mod lock;
 mod place;
 mod socket;
 mod watch;

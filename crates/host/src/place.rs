@@ -45,7 +45,7 @@ pub enum PlaceError {
     },
     /// The folder for sockets belongs to somebody else, or others may write to it.
     #[error("{folder:?} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")]
-    Foreign {
+    NotYours {
         /// The folder.
         folder: PathBuf,
     },
@@ -129,7 +129,7 @@ impl SocketPath {
     /// Makes the folder, for this user alone, where there is none.
     ///
     /// # Errors
-    /// [`PlaceError::Foreign`] where others could put their own socket there.
+    /// [`PlaceError::NotYours`] where others could put their own socket there.
     pub fn make_folder(&self) -> Result<(), PlaceError> {
         let folder = self.0.parent().unwrap_or_else(|| Path::new("/"));
         let failed = |source| PlaceError::Io {
@@ -154,7 +154,7 @@ impl SocketPath {
             facts.uid() == own && !writable_by_others
         };
         if !safe || !trusted(name.uid()) {
-            return Err(PlaceError::Foreign {
+            return Err(PlaceError::NotYours {
                 folder: folder.to_owned(),
             });
         }
@@ -287,7 +287,7 @@ mod tests {
         }
         for place in [place, linked] {
             let refused = place.make_folder();
-            assert!(matches!(refused, Err(PlaceError::Foreign { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(PlaceError::NotYours { .. })), "{refused:?}");
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
         let refused = SocketPath::new(open.join("host.sock")).unwrap().make_folder();
-        assert!(matches!(refused, Err(PlaceError::Foreign { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(PlaceError::NotYours { .. })), "{refused:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Frames over a Unix socket, and the descriptors that ride on them.
 use crate::descriptors::{self, DESCRIPTORS_MAX};
 use crate::wire::{self, LENGTH_BYTES, WireError};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -137,7 +137,7 @@ impl FrameReader {
         let come = if self.takes_descriptors {
             descriptors::received(socket, room, &mut self.descriptors)?
         } else {
-            retrying(|| rustix::net::recv(socket, &mut *room, RecvFlags::empty()))?.0
+            retry_on_intr(|| rustix::net::recv(socket, &mut *room, RecvFlags::empty()))?.0
         };
         if come == 0 {
             return Err(Broken::Gone);
@@ -151,7 +151,7 @@ impl FrameReader {
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Broken> {
     let mut sent = 0;
     while sent < bytes.len() {
-        sent += retrying(|| rustix::net::send(socket, &bytes[sent..], SendFlags::NOSIGNAL))?;
+        sent += retry_on_intr(|| rustix::net::send(socket, &bytes[sent..], SendFlags::NOSIGNAL))?;
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Broken> {
 /// Sends all of `bytes` without waiting. False: nothing was sent, for the other side takes nothing just now.
 pub(crate) fn send_if_room(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<bool, Broken> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match retrying(|| rustix::net::send(socket, bytes, flags)) {
+    match retry_on_intr(|| rustix::net::send(socket, bytes, flags)) {
         Ok(sent) => send(socket, &bytes[sent..]).map(|()| true),
         Err(Errno::AGAIN) => Ok(false),
         Err(errno) => Err(errno.into()),
@@ -178,7 +178,7 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Bor
         "{} descriptors go in one message",
         descriptors.len()
     );
-    let sent = retrying(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
+    let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
     send(socket, &bytes[sent..])
 }
 
@@ -186,14 +186,4 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Bor
 pub(crate) fn shut_down(socket: impl AsFd) {
     // It fails only where the socket has ended already.
     let _ended = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-}
-
-/// A signal does not end a call.
-pub(crate) fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
 }

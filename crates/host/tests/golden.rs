@@ -7,7 +7,7 @@ use tensorlease_host::wire::{LENGTH_BYTES, Reply, Request, VERSION, WireError};
 
 const HEADER: &str = "\
 Each message of the host protocol, and the bytes of its frame. `cargo test -p tensorlease-host --test golden` compares
-them with what is encoded. Nobody edits this file: whoever changes a message raises VERSION (crates/host/src/wire.rs), and
+them with what is encoded. Nobody edits this file: whoever changes a message raises VERSION (crates/host/src/wire/frame.rs), and
 has the file of the new version written by the same command with TENSORLEASE_WRITE_GOLDEN=1.
 ";
 const WRITE: &str = "TENSORLEASE_WRITE_GOLDEN";
@@ -61,6 +61,7 @@ fn each_message_has_the_bytes_of_its_version() {
     let now = text();
     // A file that is there is never written over: its bytes are that version's for good.
     if !path.exists() && std::env::var_os(WRITE).is_some() {
+        std::fs::create_dir_all(folder()).unwrap();
         std::fs::write(&path, &now).unwrap();
     }
     let Ok(kept) = std::fs::read_to_string(&path) else {

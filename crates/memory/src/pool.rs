@@ -229,9 +229,8 @@ impl Pool {
     }
 
     /// In flight -> quarantined: a transfer may still write the block. Its memory stays mapped and is not reused until
-    /// [`Pool::end_quarantine`]; if the pool goes before that, the slab's memory is kept for good. The bound
-    /// `quarantine_bytes` is the caller's to compare with [`Usage::quarantined_bytes`]: the block is quarantined in any
-    /// case. Takes the lock, so it is for workers, not for deleters. Panics on another pool's block.
+    /// [`Pool::end_quarantine`]; if the pool goes before that, the slab's memory is kept for good. How much may be
+    /// quarantined is the caller's to compare with [`Usage::quarantined_bytes`]: the block is quarantined in any case. Takes the lock, so it is for workers, not for deleters. Panics on another pool's block.
     pub fn quarantine(&self, block: InFlight) {
         self.shared.check_own(&block);
         let mut books = self.shared.lock();

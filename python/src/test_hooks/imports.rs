@@ -6,7 +6,7 @@ use crate::{
     numpy,
     shape::Dims,
     store::CoreStore,
-    torch::{self, Way},
+    torch::{self, ImportMethod, TORCH},
 };
 use pyo3::{exceptions::PyImportError, prelude::*};
 use tensorlease::Patience;
@@ -30,7 +30,7 @@ pub(super) fn import_what_torch_refuses<'py>(
     store: &CoreStore,
     as_capsule: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let torch = torch::installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
+    let torch = TORCH.installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
     let buffer = py.detach(|| store.store().empty(4096, Patience::default()));
     let buffer = buffer.map_err(|error| error.into_python(py))?;
     let unknown = DLDataType {
@@ -39,7 +39,15 @@ pub(super) fn import_what_torch_refuses<'py>(
         lanes: 1,
     };
     let export = Export::new(Owner::Buffer(buffer), unknown, 1, &Dims::from_slice(&[4096]));
-    torch.import_by(py, if as_capsule { Way::Capsule } else { Way::Exchange }, export)
+    torch.import_by(
+        py,
+        if as_capsule {
+            ImportMethod::Capsule
+        } else {
+            ImportMethod::Exchange
+        },
+        export,
+    )
 }
 
 /// Does it lie in the arena (leased), rather than in copied memory?

@@ -1,6 +1,7 @@
 //! What was lent and is to be given back: collected, and sent when it is worth a message.
+use crate::lock::lock;
 use crate::wire::{LIST_MAX, Request};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// So many bytes of dropped views are not kept from their next owner.
 const DUE_BYTES: usize = 1 << 20;
@@ -48,7 +49,7 @@ pub(super) struct Batch {
 impl Returns {
     /// Room for the tickets of so many more views.
     pub(super) fn lend(&self, views: usize) {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.views += views;
         let room = waiting.views;
         waiting.pins.reserve(room);
@@ -56,7 +57,7 @@ impl Returns {
 
     /// True: it is due.
     pub(super) fn add(&self, returned: Returned) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         match returned {
             Returned::Read { ticket } => {
                 waiting.pins.push(ticket);
@@ -80,12 +81,12 @@ impl Returns {
     }
 
     pub(super) fn is_due(&self) -> bool {
-        self.waiting().is_due()
+        lock(&self.waiting).is_due()
     }
 
     /// As much as a socket takes at once or not at all; more is due then.
     pub(super) fn take(&self) -> Batch {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         let (pins, extents) = (waiting.pins.len(), waiting.extents.len());
         // What a view's drop pushes to keeps its room.
         let mut batch = Batch {
@@ -103,7 +104,7 @@ impl Returns {
 
     /// It could not be sent; it stays until something else is, or [`Returns::try_again`].
     pub(super) fn put_back(&self, batch: Batch) {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.pins.extend(batch.pins);
         waiting.extents.extend(batch.extents);
         waiting.rest |= batch.rest;
@@ -111,13 +112,9 @@ impl Returns {
 
     /// What was put back is due again; false: there is nothing.
     pub(super) fn try_again(&self) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.urgent = !waiting.pins.is_empty() || !waiting.extents.is_empty() || waiting.rest;
         waiting.urgent
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 //! A slab that the daemon has shown, and which parts of it this process has touched.
+use super::messages::unavailable;
 use crate::wire::Position;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::Fault;
 use tensorlease_memory::Mapping;
 
 /// One bit is kept for so many bytes.
@@ -60,8 +61,7 @@ impl Shown {
 
 /// A daemon that names memory which it never showed is not to be trusted.
 pub(super) fn never_shown() -> Fault {
-    let message = "the daemon named memory that it never showed; restart it";
-    Fault::new(FaultKind::Unavailable, 0, message)
+    unavailable("the daemon named memory that it never showed; restart it")
 }
 
 #[cfg(test)]

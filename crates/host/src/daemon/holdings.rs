@@ -1,15 +1,12 @@
 //! What one client holds: everything goes back by being dropped.
-use super::Object;
 use super::extent::Extent;
-use crate::wire::{ClientRow, Position};
+use super::object::Object;
+use super::violation::ProtocolViolation;
+use crate::wire::ClientRow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use tensorlease_arena::{Block, SlabId};
+use tensorlease_arena::SlabId;
 use tensorlease_memory::InFlight;
-
-/// What a client named is not its own, or no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Foreign;
 
 /// Objects under one ticket.
 #[derive(Debug)]
@@ -42,16 +39,8 @@ pub(super) struct Holdings {
     /// The client's connection has ended, or its process: nothing is added any more. What is held then is quarantined while the process lives, which
     /// may still touch it.
     closed: bool,
-    pub(super) counted: Counted,
-}
-
-/// Since the client came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) read_objects: u64,
-    pub(super) read_bytes: u64,
-    pub(super) written_objects: u64,
-    pub(super) written_bytes: u64,
+    /// What the client has read and written since it came, and what is moved for it.
+    pub(super) counted: ClientRow,
 }
 
 impl Holdings {
@@ -86,8 +75,8 @@ impl Holdings {
     }
 
     /// The objects are returned so that their memory goes back outside the lock.
-    pub(super) fn unpin(&mut self, ticket: u64) -> Result<Pins, Foreign> {
-        self.pins.remove(&ticket).ok_or(Foreign)
+    pub(super) fn unpin(&mut self, ticket: u64) -> Result<Pins, ProtocolViolation> {
+        self.pins.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     pub(super) fn reserve(&mut self, block: InFlight) -> u64 {
@@ -98,8 +87,8 @@ impl Holdings {
         ticket
     }
 
-    pub(super) fn take_reserved(&mut self, ticket: u64) -> Result<InFlight, Foreign> {
-        self.reserved.remove(&ticket).ok_or(Foreign)
+    pub(super) fn take_reserved(&mut self, ticket: u64) -> Result<InFlight, ProtocolViolation> {
+        self.reserved.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     /// What was just taken, under the same lock.
@@ -115,13 +104,13 @@ impl Holdings {
         ticket
     }
 
-    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Arc<Extent>, Foreign> {
-        self.extents.remove(&ticket).ok_or(Foreign)
+    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Arc<Extent>, ProtocolViolation> {
+        self.extents.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     /// An extent for as long as a transfer in it runs.
-    pub(super) fn extent(&self, ticket: u64) -> Result<Arc<Extent>, Foreign> {
-        self.extents.get(&ticket).cloned().ok_or(Foreign)
+    pub(super) fn extent(&self, ticket: u64) -> Result<Arc<Extent>, ProtocolViolation> {
+        self.extents.get(&ticket).cloned().ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     /// True the first time.
@@ -166,33 +155,13 @@ impl Holdings {
     /// What it holds, in numbers.
     pub(super) fn row(&self) -> ClientRow {
         let pinned = || self.pins.values().flat_map(Pins::objects);
-        let Counted {
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-        } = self.counted;
         ClientRow {
             quarantined: self.closed,
             extent_bytes: self.extents.values().map(|extent| extent.len()).sum(),
             pinned_bytes: pinned().map(|object| object.len).sum(),
             pinned_objects: pinned().count() as u64,
             reserved_bytes: self.reserved.values().map(|block| block.block().len).sum(),
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-            ..ClientRow::default()
+            ..self.counted
         }
-    }
-}
-
-/// Where the first `len` bytes of a block lie.
-pub(super) fn position(block: Block, len: u64) -> Position {
-    Position {
-        slab: block.slab.0,
-        offset: block.offset,
-        len,
-        generation: block.id.generation,
     }
 }

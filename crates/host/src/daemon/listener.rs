@@ -1,12 +1,14 @@
 //! Takes clients in, and ends the daemon when nobody needs it.
+use super::serve;
 use super::session::Session;
-use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve, system};
+use super::shared::Shared;
+use super::start::{StartError, system};
+use super::threads::{self, ENGINE_STACK_BYTES, STACK_BYTES};
 use crate::descriptors;
+use crate::lock::lock;
 use crate::place::{FileId, Holder, PlaceError, SocketPath};
-use crate::socket::send_if_room;
 use crate::watch;
-use crate::wire::{Answer, Reply};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen};
@@ -24,10 +26,7 @@ const BACKLOG: i32 = 1024;
 /// More are turned away.
 const SESSIONS_MAX: usize = 4096;
 /// How often it looks whether anybody needs the daemon.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+const LOOK: Duration = Duration::from_millis(200);
 /// Pause before clients that could not be taken in are looked at again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// A daemon that somebody starts by hand waits so long for its first client.
@@ -73,18 +72,15 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
     })
 }
 
-/// Until the daemon stops. `lock` ends with it.
-pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
+/// Until the daemon stops. `lock_file` ends with it.
+pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock_file: OwnedFd) {
     let mut needed = Instant::now();
     let mut found = true;
     let mut spare = None;
     while !shared.is_stopping() {
-        let mut watched = [
-            PollFd::new(&listener.socket, PollFlags::IN),
-            PollFd::new(&shared.stop, PollFlags::IN),
-        ];
+        let mut watched = [PollFd::new(&listener.socket, PollFlags::IN), shared.stopped.polled()];
         // Whatever ended the wait, what there is to do is looked at below.
-        let _woken = watch::wait(&mut watched, Some(&LOOK));
+        let _woken = watch::wait(&mut watched, Some(LOOK));
         // Of clients that come faster than they are taken in there is no last one.
         while !shared.is_stopping()
             && let Some(client) = accept(&listener.socket, &mut spare)
@@ -100,7 +96,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
         }
         // Who stays anyway is not asked: an engine behind it may have to look.
         let Some(idle) = shared.options.idle_end else { continue };
-        if !lock_of(&shared.sessions).is_empty() || shared.has_objects() {
+        if !lock(&shared.sessions).is_empty() || shared.has_objects() {
             needed = Instant::now();
         }
         let came = shared.sessions_made.load(Ordering::Relaxed) != 0;
@@ -110,7 +106,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
             shared.stop();
         }
     }
-    finish(shared, listener, lock);
+    finish(shared, listener, lock_file);
 }
 
 impl Listener {
@@ -121,16 +117,12 @@ impl Listener {
 }
 
 /// The socket goes first, so that whoever comes now finds none, and the lock last, so that nobody else makes one meanwhile.
-fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
+fn finish(shared: &Shared, listener: &Listener, lock_file: OwnedFd) {
     // Another daemon may have the name by now.
     if listener.is_found(&shared.options.socket) {
         let _gone = std::fs::remove_file(shared.options.socket.as_path());
     }
-    let sessions: Vec<_> = lock_of(&shared.sessions).values().cloned().collect();
-    for session in &sessions {
-        session.hang_up();
-    }
-    drop(sessions);
+    shared.all_sessions().iter().for_each(|session| session.hang_up());
     let deadline = Instant::now() + DRAIN;
     // Each session's thread holds the shared state; one that is stuck does not keep the daemon.
     while shared.serving.load(Ordering::Acquire) != 0 && Instant::now() < deadline {
@@ -145,9 +137,8 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
             );
         }
     }
-    drop(lock);
-    *lock_of(&shared.ended) = true;
-    shared.ended_changed.notify_all();
+    drop(lock_file);
+    shared.ended.set(());
 }
 
 /// `spare` is given up for a client that no descriptor is left for, so that it learns why it is turned away.
@@ -201,7 +192,7 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
         let why = "its process runs in another PID namespace, where the daemon can't watch it; let both share one (containers: --pid=host)";
         return turn_away(&client, why);
     };
-    if SESSIONS_MAX <= lock_of(&shared.sessions).len() {
+    if SESSIONS_MAX <= lock(&shared.sessions).len() {
         return turn_away(
             &client,
             &format!("{SESSIONS_MAX} clients are connected, which is the most"),
@@ -217,16 +208,10 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
     }
 }
 
-/// The client hears why, if it is there to hear it.
+/// The client hears why, if it listens.
 fn turn_away(client: impl AsFd, why: &str) {
     log::warn!("a client was turned away: {why}");
-    let reply = Reply {
-        slabs: Vec::new(),
-        answer: Answer::Refused { why },
-    };
-    let mut bytes = Vec::new();
-    reply.encode(&mut bytes);
-    let _gone = send_if_room(client.as_fd(), &bytes);
+    serve::send_refusal(client, why);
 }
 
 /// Serves a client in a thread of its own. It is dead when `pidfd` is readable.
@@ -247,15 +232,13 @@ pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: Owne
             shared.serving.fetch_sub(1, Ordering::AcqRel);
         }
     };
-    let spawned = std::thread::Builder::new()
-        .name(format!("tensorlease-{number}"))
-        .stack_size(if shared.relay.is_some() {
-            ENGINE_STACK_BYTES
-        } else {
-            STACK_BYTES
-        })
-        .spawn(serving);
-    if let Err(error) = spawned {
+    let calls_an_engine = shared.relay.is_some();
+    let stack_bytes = if calls_an_engine {
+        ENGINE_STACK_BYTES
+    } else {
+        STACK_BYTES
+    };
+    if let Err(error) = threads::spawn(format!("tensorlease-{number}"), stack_bytes, serving) {
         turn_away(&session.socket, &format!("there is no thread to serve it: {error}"));
         shared.serving.fetch_sub(1, Ordering::AcqRel);
         shared.cut_off(&session);

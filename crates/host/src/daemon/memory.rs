@@ -1,5 +1,5 @@
 //! The memory that the daemon hands out: blocks of sealed memory files, which the engine behind the daemon knows.
-use super::StartError;
+use super::start::StartError;
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
@@ -67,32 +67,9 @@ impl Keeper {
 }
 
 impl ArenaMemory {
-    /// Memory for objects and extents, none of which an engine has to know.
-    pub(super) fn new(max_bytes: u64) -> Result<Self, StartError> {
-        // A memory file takes no memory before it is touched: one for everything, so that no object fails for a border.
-        Self::of_slabs(max_bytes, u64::MAX, None)?.with_first_slab()
-    }
-
-    /// Memory for extents, registered with `engine`: as one slab, or several that are as large as its registrations may be.
-    pub(super) fn registered(max_bytes: u64, engine: &Arc<dyn Engine>) -> Result<Self, StartError> {
-        let most = engine.capabilities().registration_bytes_max;
-        Self::of_slabs(max_bytes, most, Some(Arc::clone(engine)))?.with_first_slab()
-    }
-
-    /// The first is made before any client comes, who would be told that the arena is full where the system (`ulimit -v`, `ulimit -f`), or the engine,
-    /// gives none.
-    fn with_first_slab(self) -> Result<Self, StartError> {
-        let max_bytes = self.capacity_bytes();
-        let Ok(grown) = self.pool.grow(SlabKind::Lease, 1, 1, &self.keeper, patiently);
-        let message = match grown {
-            Growth::Made(_) => return Ok(self),
-            Growth::NoRoom => "it is less than one slab takes; raise it".to_owned(),
-            Growth::Refused(error) => self.keeper.words(&error),
-        };
-        Err(StartError::Memory { max_bytes, message })
-    }
-
-    fn of_slabs(max_bytes: u64, slab_bytes_max: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
+    /// Memory for objects and extents. With an engine behind the daemon every slab is registered, and is as large as one of its registrations may be.
+    /// Without one a single slab has everything, so that no object fails at a border: a memory file takes no memory before it is touched.
+    pub(super) fn new(max_bytes: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let refused = |message: String| StartError::Memory { max_bytes, message };
         if let Some(available) = limits::available_bytes().filter(|available| *available < max_bytes) {
             return Err(refused(format!(
@@ -101,16 +78,26 @@ impl ArenaMemory {
         }
         let page = limits::page_bytes() as u64;
         let budget = Budget::new(max_bytes, page).map_err(|error| refused(error.to_string()))?;
-        let slab_bytes = budget.max_bytes.min((slab_bytes_max - slab_bytes_max % page).max(page));
+        let registration_max = |engine: &Arc<dyn Engine>| engine.capabilities().registration_bytes_max;
+        let most = engine.as_ref().map_or(u64::MAX, registration_max);
+        let slab_bytes = budget.max_bytes.min((most - most % page).max(page));
         let budget = Budget {
             slab_bytes_first: slab_bytes,
             slab_bytes_max: slab_bytes,
             ..budget.without_bounce()
         };
-        Ok(Self {
+        let memory = Self {
             pool: Pool::with_source("host arena", budget, Arc::new(SealedSlabs)),
             keeper: Arc::new(Keeper(engine)),
-        })
+        };
+        // The first slab is made before any client comes. Where the system (`ulimit -v`, `ulimit -f`) or the engine gives none, a client would be told
+        // that the arena is full.
+        let Ok(grown) = memory.pool.grow(SlabKind::Lease, 1, 1, &memory.keeper, patiently);
+        match grown {
+            Growth::Made(_) => Ok(memory),
+            Growth::NoRoom => Err(refused("it is less than one slab takes; raise it".to_owned())),
+            Growth::Refused(error) => Err(refused(memory.keeper.words(&error))),
+        }
     }
 
     /// A block for an object of each length.
@@ -236,7 +223,7 @@ mod tests {
 
     #[test]
     fn blocks_are_had_in_order_and_each_that_is_not_says_so() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let got = memory.blocks(&[100, 0, 512 << 10, u64::MAX, 768 << 10, 200]);
         let had: Vec<bool> = got.iter().map(Result::is_ok).collect();
         assert_eq!(had, [true, false, true, false, false, true]);
@@ -246,7 +233,7 @@ mod tests {
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {
-        let memory = ArenaMemory::new(8 << 20).unwrap();
+        let memory = ArenaMemory::new(8 << 20, None).unwrap();
         let page = limits::page_bytes() as u64;
         let small = memory.block(100).unwrap();
         let large = memory.block(OWN_PAGES_BYTES_MIN + 1).unwrap();
@@ -258,7 +245,7 @@ mod tests {
     #[test]
     fn an_arena_whose_first_slab_is_being_made_is_not_full() {
         for _ in 0..50 {
-            let memory = ArenaMemory::new(8 << 20).unwrap();
+            let memory = ArenaMemory::new(8 << 20, None).unwrap();
             let barrier = std::sync::Barrier::new(8);
             std::thread::scope(|scope| {
                 for _ in 0..8 {
@@ -273,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_full_arena_says_what_is_free_and_takes_blocks_again() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let half = memory.block(512 << 10).unwrap();
         let refused = memory.block(768 << 10).unwrap_err();
         assert_eq!(refused.free, 512 << 10);

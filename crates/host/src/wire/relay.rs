@@ -1,5 +1,5 @@
 //! What a daemon relays to an engine behind it: what that engine claims, what is to be moved, and what became of it.
-use super::field::{Fields, WireError, put_list, put_short, put_u32, put_u64};
+use super::field::{Fields, WireError, put_list, put_option, put_short, put_u32, put_u64};
 use tensorlease_engine::FaultKind;
 
 /// What the engine behind a daemon can do and wants.
@@ -77,9 +77,9 @@ pub struct Failure<'a> {
     pub message: &'a str,
 }
 
-/// What an engine knows about an object.
+/// What one object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known<'a> {
+pub struct Described<'a> {
     /// Size, bytes.
     pub len: u64,
     /// As in the engine's description.
@@ -138,24 +138,13 @@ fn span(fields: &mut Fields<'_>) -> Result<Span, WireError> {
     })
 }
 
-fn put_optional_tag(out: &mut Vec<u8>, tag: Option<&[u8]>) {
-    out.push(u8::from(tag.is_some()));
-    if let Some(tag) = tag {
-        put_short(out, tag);
-    }
-}
-
-fn optional_tag<'a>(fields: &mut Fields<'a>) -> Result<Option<&'a [u8]>, WireError> {
-    fields.flag("tag")?.then(|| fields.tag()).transpose()
-}
-
 pub(super) fn put_fetches(out: &mut Vec<u8>, reads: &[Fetch<'_>]) {
     put_list(out, reads, |out, read| {
         put_short(out, read.key.as_bytes());
         put_u64(out, read.object_len);
         put_u64(out, read.offset);
         put_span(out, &read.to);
-        put_optional_tag(out, read.tag);
+        put_option(out, read.tag, put_short);
         out.push(u8::from(read.by_transport));
     });
 }
@@ -167,7 +156,7 @@ pub(super) fn fetches<'a>(fields: &mut Fields<'a>) -> Result<Vec<Fetch<'a>>, Wir
             object_len: fields.u64()?,
             offset: fields.u64()?,
             to: span(fields)?,
-            tag: optional_tag(fields)?,
+            tag: fields.option("tag", Fields::tag)?,
             by_transport: fields.flag("by_transport")?,
         })
     })
@@ -226,22 +215,20 @@ pub(super) fn results<'a, T>(
     })
 }
 
-pub(super) fn put_known(out: &mut Vec<u8>, known: &Option<Known<'_>>) {
-    out.push(u8::from(known.is_some()));
-    if let Some(known) = known {
-        put_u64(out, known.len);
-        put_u64(out, known.version);
-        put_optional_tag(out, known.tag);
-    }
+pub(super) fn put_described(out: &mut Vec<u8>, object: &Option<Described<'_>>) {
+    put_option(out, object.as_ref(), |out, object| {
+        put_u64(out, object.len);
+        put_u64(out, object.version);
+        put_option(out, object.tag, put_short);
+    });
 }
 
-pub(super) fn known<'a>(fields: &mut Fields<'a>) -> Result<Option<Known<'a>>, WireError> {
-    if !fields.flag("object")? {
-        return Ok(None);
-    }
-    Ok(Some(Known {
-        len: fields.u64()?,
-        version: fields.u64()?,
-        tag: optional_tag(fields)?,
-    }))
+pub(super) fn described<'a>(fields: &mut Fields<'a>) -> Result<Option<Described<'a>>, WireError> {
+    fields.option("object", |fields| {
+        Ok(Described {
+            len: fields.u64()?,
+            version: fields.u64()?,
+            tag: fields.option("tag", Fields::tag)?,
+        })
+    })
 }

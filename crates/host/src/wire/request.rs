@@ -1,7 +1,7 @@
 //! What a client asks.
 use super::field::{Fields, WireError, put_list, put_short, put_u16, put_u32, put_u64};
+use super::frame::{MAGIC, frame};
 use super::relay::{self, Fetch, Store};
-use super::{MAGIC, frame};
 
 /// A reserved block becomes an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

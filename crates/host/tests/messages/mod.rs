@@ -1,8 +1,8 @@
 //! One message of each kind, and more of a kind that has several forms.
 use tensorlease_engine::FaultKind;
 use tensorlease_host::wire::{
-    Answer, Claims, ClientRow, Commit, Described, Failure, Fetch, Known, NamespaceRow, NewSlab, Pinned, Position,
-    Reply, Report, Request, Reservation, Span, Store, StoreCounts, VERSION,
+    Answer, Claims, ClientRow, Commit, Described, Failure, Fetch, NamespaceRow, NewSlab, Pinned, Position, Reply,
+    Report, Request, Reservation, Span, Store, StoreCounts, VERSION,
 };
 
 pub(crate) const POSITION: Position = Position {
@@ -112,16 +112,8 @@ fn pinned(tag: &[u8]) -> Option<Pinned<'_>> {
     })
 }
 
-fn described(tag: &[u8]) -> Option<Described<'_>> {
-    Some(Described {
-        len: 1,
-        version: 2,
-        tag,
-    })
-}
-
-fn known(tag: Option<&[u8]>) -> Result<Option<Known<'_>>, Failure<'_>> {
-    Ok(Some(Known {
+fn described(tag: Option<&[u8]>) -> Result<Option<Described<'_>>, Failure<'_>> {
+    Ok(Some(Described {
         len: 1,
         version: 2,
         tag,
@@ -202,22 +194,15 @@ fn answers() -> Vec<Answer<'static>> {
             why: "",
             registration: false,
         },
-        Answer::Flags {
-            flags: vec![true, false],
-        },
-        Answer::Removed { count: 3 },
-        Answer::Described {
-            objects: vec![described(b"x"), None, described(b"x")],
-        },
         Answer::Results {
             results: [Ok(7), Ok(u64::MAX)].into_iter().chain(failures).collect(),
         },
-        Answer::Known {
+        Answer::Described {
             objects: vec![
-                known(None),
+                described(None),
                 Ok(None),
                 failed(FaultKind::MayStillWrite, i32::MIN, ""),
-                known(Some(b"tag")),
+                described(Some(b"tag")),
             ],
         },
         Answer::Counts(COUNTS),
