@@ -36,11 +36,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--engine": {"default": "embedded://", "metavar": "URL", "help": "URL of the store (default %(default)s)"},
     "--readers": {"type": whole(1), "default": 4, "metavar": "N", "help": "threads that read (default %(default)s)"},
     "--seed": {"type": whole(0), "default": 0, "metavar": "N", "help": "of contents and order (default %(default)s)"},
-    "--json": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write the figures; kept in part when the run is interrupted",
-    },
+    "--json": {"type": Path, "metavar": "FILE", "help": "write the figures; kept in part when the run is interrupted"},
     "--check": {"action": "store_true", "help": "compare with the promised figures; exit status 1 on a miss"},
     "--shapes": {
         "type": list_of(workload),

@@ -88,15 +88,9 @@ class Target:
         """The same store for a short trial: it contributes nothing, takes little, can't be mistaken for a running one, and leaves nothing pinned."""
         if not self.is_mooncake:
             return self._with(self.options, faults=None)
-        local_buffer = min(self.local_buffer_bytes, TRIAL_LOCAL_BUFFER_BYTES)
-        return self._with(
-            self.options,
-            faults=None,
-            segment=None,
-            local_buffer=str(local_buffer),
-            pin="none",
-            local_hostname=self.local_hostname or None,
-        )
+        little = str(min(self.local_buffer_bytes, TRIAL_LOCAL_BUFFER_BYTES))
+        nothing = {"faults": None, "segment": None, "local_hostname": self.local_hostname or None}
+        return self._with(self.options, local_buffer=little, pin="none", **nothing)
 
     def faults_url(self) -> str | None:
         """A store that needs nothing and opens where the faults of this URL can be read; None where it has none."""
