@@ -209,6 +209,7 @@ mod tests {
             ("1.5GB", 1_500_000_000),
             (" 0.5 kib ", 512),
             ("7b", 7),
+            ("64 bytes", 64),
         ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
