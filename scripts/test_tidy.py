@@ -226,14 +226,14 @@ def test_a_circle_of_files_is_found_with_each_of_its_edges(tmp_path: Path) -> No
 def test_a_circle_may_stand_only_where_it_is_listed(tmp_path: Path) -> None:
     root = "crates/memory/src"
     files = {
-        f"{root}/lib.rs": "mod pool;\nmod slab;\nmod view;\n",
-        f"{root}/pool.rs": "use crate::slab::Hold;\npub struct Pool;\n",
-        f"{root}/slab.rs": "pub struct Hold(super::pool::Pool);\n",
+        f"{root}/lib.rs": "mod books;\nmod slab;\nmod view;\n",
+        f"{root}/books.rs": "use crate::slab::Hold;\npub struct Books;\n",
+        f"{root}/slab.rs": "pub struct Hold(super::books::Books);\n",
         f"{root}/view.rs": "",
     }
     assert breaches(tmp_path, module_graph.check_circles, files) == []
     files[f"{root}/slab.rs"] = "pub struct Hold(crate::view::View);\n"
-    files[f"{root}/view.rs"] = "pub struct View(crate::pool::Pool);\n"
+    files[f"{root}/view.rs"] = "pub struct View(crate::books::Books);\n"
     assert len(breaches(tmp_path, module_graph.check_circles, files)) == 3
 
 
