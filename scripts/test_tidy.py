@@ -54,6 +54,26 @@ def test_a_file_may_have_1000_lines_and_no_more(tmp_path: Path) -> None:
     assert len(breaches(tmp_path, tidy.check_lengths, {"x.rs": "//\n" * 1001})) == 1
 
 
+def test_the_wheel_has_so_many_lines_of_python_and_no_more(tmp_path: Path) -> None:
+    half = tidy.WHEEL_LINES_MAX // 2
+    files = {"python/tensorlease/a.py": "#\n" * half, "python/tensorlease/b/c.py": "#\n" * half, "bench/d.py": "#\n"}
+    assert breaches(tmp_path, tidy.check_wheel, files) == []
+    files["python/tensorlease/e.py"] = "#\n"
+    assert len(breaches(tmp_path, tidy.check_wheel, files)) == 1
+
+
+def test_the_command_has_so_many_options_and_no_more(tmp_path: Path) -> None:
+    def added(count: int) -> dict[str, str]:
+        lines = [f'parser.add_argument("--option-{chr(ord("a") + index % 26)}")\n' for index in range(count)]
+        return {
+            "python/tensorlease/cli.py": "import argparse\n" + "".join(lines),
+            "python/tensorlease/a.py": 'x = "--x"\n',
+        }
+
+    assert breaches(tmp_path, tidy.check_wheel, added(tidy.WHEEL_OPTIONS_MAX)) == []
+    assert len(breaches(tmp_path, tidy.check_wheel, added(tidy.WHEEL_OPTIONS_MAX + 1))) == 1
+
+
 def test_unsafe_outside_the_listed_files_is_found(tmp_path: Path) -> None:
     code = "// SAFETY: checked above.\nlet x = unsafe { read(p) };\n"
     assert breaches(tmp_path, tidy.check_unsafe, {"crates/memory/src/copy.rs": code}) == []

@@ -20,6 +20,10 @@ from source_tree import Tree
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 1000
+#: Of the Python that the wheel holds, and how many options its command has.
+WHEEL = "python/tensorlease/"
+WHEEL_LINES_MAX = 7_600
+WHEEL_OPTIONS_MAX = 30
 #: What the crates and the native module may have without tests, comments and blank lines included. A test is what stands
 #: behind `cfg(test)`, and each file behind a feature that only tests switch on.
 RUST_LINES_MAX = 28_000
@@ -84,6 +88,26 @@ def _function_spans(path: str, text: str) -> Iterator[tuple[str, int, int]]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, node.lineno, node.end_lineno or node.lineno
+
+
+def check_wheel(tree: Tree) -> None:
+    """The wheel's Python stays small, and so does its command. What only measures or shows is in `bench/`."""
+    lines, options = 0, []
+    for path, text in tree.files(".py"):
+        if path.startswith(WHEEL):
+            lines += len(text.splitlines())
+            options += _options(text) if "import argparse" in text else []
+    if lines > WHEEL_LINES_MAX:
+        tree.report(WHEEL, 1, f"{lines} lines of Python; the wheel has at most {WHEEL_LINES_MAX}")
+    if len(options) > WHEEL_OPTIONS_MAX:
+        tree.report(
+            WHEEL, 1, f"{len(options)} options; the command has at most {WHEEL_OPTIONS_MAX}: {', '.join(options)}"
+        )
+
+
+def _options(text: str) -> list[str]:
+    constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [value for value in constants if isinstance(value, str) and re.fullmatch(r"--[a-z][a-z-]*", value)]
 
 
 def check_rust_lines(tree: Tree) -> None:
@@ -299,6 +323,7 @@ def check_counters(tree: Tree) -> None:
 
 CHECKS = [
     check_lengths,
+    check_wheel,
     check_rust_lines,
     check_circles,
     check_rooms,

@@ -87,7 +87,8 @@ impl Waiting {
         self.deadline.map(|deadline| deadline - self.started)
     }
 
-    /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own outcome.
+    /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own
+    /// outcome.
     pub(crate) fn run<T, E>(
         &self,
         py: Python<'_>,

@@ -1,7 +1,5 @@
 """dtypes by name: torch's names, which numpy (with ml_dtypes) shares."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tensorlease._core import dtype_names

@@ -1,7 +1,5 @@
 """Which modules this process has imported already: no value that is put makes this one import torch or numpy."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -21,6 +21,8 @@ import tensorlease as tl
 from bench.cluster import Master, SegmentOwner
 from tensorlease.mooncake_master import HOST
 
+pytestmark = pytest.mark.alone
+
 ROUNDS = 20
 #: Of ours; the owner goes on within 8 s, before the master gives it up.
 TIMEOUT_SECONDS = 1.0

@@ -413,6 +413,11 @@ pub(crate) fn quoted(key: &str) -> String {
     format!("{start:?}... ({characters} characters)")
 }
 
+/// An argument that no call takes.
+pub(crate) fn invalid(message: String) -> ReadError {
+    CallError::Invalid { message }.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -47,8 +47,8 @@ impl Daemon {
         Self::start_with(options, None)
     }
 
-    /// Starts one whose objects an engine has. The engine moves them in and out of the daemon's memory, which is registered with it. It is closed when
-    /// the daemon stops, and when the daemon does not start.
+    /// Starts one whose objects an engine has. The engine moves them in and out of the daemon's memory, which is
+    /// registered with it. It is closed when the daemon stops, and when the daemon does not start.
     ///
     /// # Errors
     /// [`StartError`]; `Memory` also where the engine refuses to register it.
@@ -98,13 +98,13 @@ impl Daemon {
         &self.shared.options.socket
     }
 
-    /// Waits until it has ended, by itself or because it was stopped; false: not within `timeout`.
+    /// Waits until the daemon has ended, by itself or because it was stopped. False: it has not within `timeout`.
     pub fn wait(&self, timeout: Duration) -> bool {
         self.shared.ended.wait(timeout).is_some()
     }
 
-    /// Ends it: no new client, and each one's connection ends after the request that is being served. Memory that clients have mapped stays
-    /// readable for them. Idempotent.
+    /// Ends it. No new client is taken in, and each client's connection ends after the request that is being served.
+    /// Memory that clients have mapped stays readable for them. Idempotent.
     pub fn stop(&self) {
         self.shared.stop();
         let threads = std::mem::take(&mut *lock(&self.threads));
@@ -114,8 +114,8 @@ impl Daemon {
         }
     }
 
-    /// Has the engine behind it closed? False also where it did not in time: a call on it hangs, and may still write memory of this process.
-    /// Without an engine there is nothing to close.
+    /// Has the engine behind it closed? False also where it did not close in time: a call on it hangs, and may still
+    /// write memory of this process. True where there is no engine.
     pub fn has_closed(&self) -> bool {
         let relay = self.shared.relay.as_ref();
         relay.is_none_or(|relay| relay.has_closed(Duration::ZERO))
@@ -127,18 +127,18 @@ impl Daemon {
         relay.map_or(0, |relay| relay.quarantine.bytes())
     }
 
-    /// Takes in a client that is connected already, without asking who it is. It counts as dead once `death` is readable. For tests whose client is
-    /// a part of their own process.
+    /// Takes in a client that is connected already, without asking who it is. It counts as dead once `death` is
+    /// readable. For tests whose client is a part of their own process.
     pub fn attach(&self, client: OwnedFd, death: OwnedFd) {
         listener::admit(&self.shared, client, rustix::process::getpid(), death);
     }
 
-    /// Sessions there are, those that only wait for the end of their process included.
+    /// How many sessions there are. Sessions that only wait for the end of their process count too.
     pub fn sessions(&self) -> usize {
         lock(&self.shared.sessions).len()
     }
 
-    /// Bytes of whole blocks that are out: objects, extents and reservations.
+    /// Bytes of whole blocks that are handed out: objects, extents and reservations.
     pub fn held_bytes(&self) -> u64 {
         self.shared.memory.held_bytes()
     }

@@ -1,4 +1,4 @@
-//! Every descriptor that this crate makes or receives: each is moved above the standard streams before it is used.
+//! Makes and receives every descriptor of this crate. Each is moved above the standard streams before it is used.
 #![expect(clippy::disallowed_methods, reason = "moved at once")]
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
@@ -42,8 +42,8 @@ pub(crate) fn file(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Er
     above_standard(rustix::fs::open(path, OFlags::CLOEXEC | flags, mode)?)
 }
 
-/// Bytes of a frame, and the descriptors that come with them. For a moment those have the lowest free numbers: what a
-/// program prints just then is refused, for a memory file takes no writes.
+/// Receives bytes of a frame, and the descriptors that come with them. For a moment these have the lowest free numbers.
+/// What a program prints just then is refused, because a memory file takes no writes.
 pub(crate) fn received(
     socket: BorrowedFd<'_>,
     room: &mut [u8],

@@ -1,8 +1,10 @@
 //! The messages between a client and the daemon, as bytes.
 //!
-//! A frame is a length (4 bytes, little endian) and that many bytes of body; a body is a kind (1 byte) and its fields. Every count and length is
-//! checked against the bytes that are left before anything is allocated for it, so that a body of n bytes never makes more than a small multiple of
-//! n. What does not decode to the last byte is refused. No address ever crosses: memory is named by [`Position`].
+//! A frame is a length (4 bytes, little endian) and that many bytes of body. A body is a kind (1 byte) and its fields.
+//! Every count and length is checked against the bytes that are left before anything is allocated for it, so a body of
+//! n bytes allocates at most a small multiple of n. A body that does not decode to its last byte is refused. Addresses
+//! never cross: memory is named by [`Position`]. `tests/golden` has the bytes of each message. A change of them needs
+//! another [`VERSION`].
 mod field;
 mod frame;
 mod relay;

@@ -1,4 +1,4 @@
-//! Messages survive the way to bytes and back, and bytes that are none are refused.
+//! Messages are the same after encoding and decoding. Bytes that are no message are refused.
 mod messages;
 
 use messages::{POSITION, replies, requests};

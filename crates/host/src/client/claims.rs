@@ -2,7 +2,7 @@
 use crate::wire::{Claims, LIST_MAX};
 use tensorlease_engine::{Capabilities, Registration};
 
-/// Most bytes of one call with more than one key: bounds how long a call keeps its objects pinned.
+/// Most bytes of one call with more than one key. It bounds how long a call keeps its objects pinned.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 /// Two non-temporal copies nearly fill a memory bus. More than four threads bring nothing.
 const READERS_WORTH: usize = 4;
@@ -27,8 +27,8 @@ pub(super) fn own_store() -> Capabilities {
     }
 }
 
-/// Where an engine behind the daemon has the objects. Transfers go to extents and to nothing else, so memory has to be registered. A transfer whose
-/// connection broke may still run in the daemon.
+/// Where an engine behind the daemon has the objects. Transfers go to extents and to nothing else, so memory has to be
+/// registered. A transfer whose connection broke may still run in the daemon.
 pub(super) fn behind(claims: &Claims<'_>) -> Capabilities {
     let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX).max(1);
     Capabilities {

@@ -1,5 +1,6 @@
 //! What one message takes, and what it is answered by.
-use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX};
+use crate::wire::{Answer, Described, Failure, KEY_BYTES_MAX, LIST_MAX, TAG_BYTES_MAX};
+use std::borrow::Cow;
 use std::ops::Range;
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo, Tag};
 
@@ -9,7 +10,8 @@ pub(super) const MESSAGE_KEY_BYTES_MAX: usize = 1 << 20;
 /// One result for each key, or a fault of the whole call.
 pub(super) type PerKey<T> = Result<Vec<Result<T, Fault>>, Fault>;
 
-/// Calls `call` for as many keys at a time as one message takes, given as a range of them. A key that no message takes is refused on its own.
+/// Calls `call` for as many keys at a time as one message takes, given as a range of them. A key that no message takes
+/// is refused on its own.
 pub(super) fn in_messages<T>(keys: &[&str], mut call: impl FnMut(Range<usize>) -> PerKey<T>) -> PerKey<T> {
     let mut results = Vec::with_capacity(keys.len());
     let mut start = 0;
@@ -34,6 +36,15 @@ pub(super) fn in_messages<T>(keys: &[&str], mut call: impl FnMut(Range<usize>) -
 pub(super) fn key_too_long(key: &str) -> Fault {
     let message = format!("a key of {} bytes is longer than {KEY_BYTES_MAX}", key.len());
     Fault::new(FaultKind::Refused, 0, message)
+}
+
+/// No message takes a longer tag.
+pub(super) fn check_tag(tag: &Tag) -> Result<(), Fault> {
+    if tag.as_bytes().len() <= TAG_BYTES_MAX {
+        return Ok(());
+    }
+    let message = "the value has too many dimensions for a host's store";
+    Err(Fault::new(FaultKind::Refused, 0, message))
 }
 
 /// One number for each of `keys` keys.
@@ -69,6 +80,13 @@ fn fault(failure: Failure<'_>) -> Fault {
 }
 
 pub(super) fn unexpected(answer: &Answer<'_>) -> Fault {
-    let message = format!("the daemon answered out of turn ({answer:.40?}); restart it");
+    unavailable(format!("the daemon answered out of turn ({answer:.40?}); restart it"))
+}
+
+pub(super) fn refused(why: &str) -> Fault {
+    unavailable(format!("the daemon refused this client: {why}"))
+}
+
+pub(super) fn unavailable(message: impl Into<Cow<'static, str>>) -> Fault {
     Fault::new(FaultKind::Unavailable, 0, message)
 }

@@ -1,4 +1,4 @@
-//! Reads: where the objects lie in one round trip, then copies by the calling thread.
+//! Reads: one round trip says where the objects lie, then the calling thread copies them.
 use super::messages::{PerKey, in_messages, unexpected};
 use super::returns::Returned;
 use super::session::{Session, Slabs};
@@ -55,7 +55,7 @@ fn message(session: &Session, keys: &[&str], reads: &[ReadOp<'_>], mode: CopyMod
     Ok(results)
 }
 
-/// The very object that is pinned must be the one that is expected.
+/// Finds the bytes of a pinned object. It must be the object that is expected.
 fn find(slabs: &mut Slabs<'_>, object: &Pinned<'_>, read: &ReadOp<'_>) -> Result<Found, Fault> {
     let mismatch = |message: String| Err(Fault::new(FaultKind::Mismatch, 0, message));
     let len = object.position.len;

@@ -1,6 +1,7 @@
-//! Which memory the daemon's engine may be asked to move bytes in and out of: extents, and what the client registered.
+//! Memory that the daemon's engine may move bytes in and out of: extents, and what the client registered.
+use crate::lock::lock;
 use crate::wire::Span;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use tensorlease_engine::RegisterError;
 use tensorlease_memory::{Region, RegionMap};
 
@@ -20,7 +21,7 @@ impl LentExtents {
         lock(&self.extents).remove(region);
     }
 
-    /// The region as the daemon knows it; `None`: it is not inside one extent.
+    /// The region as the daemon knows it. None: it is not inside one extent.
     pub(super) fn span(&self, region: Region) -> Option<Span> {
         let extents = lock(&self.extents);
         let (extent, ticket) = extents.find(region)?;
@@ -32,8 +33,8 @@ impl LentExtents {
     }
 }
 
-/// Regions that the client registered, wherever they lie. No message is needed for that: the daemon's memory is registered already, and other
-/// memory is staged in it.
+/// Regions that the client registered. No message is sent for them: the daemon's memory is registered already, and
+/// other memory is staged in it.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
     regions: Mutex<RegionMap>,
@@ -65,11 +66,6 @@ impl Registered {
     pub(super) fn bytes(&self) -> u64 {
         lock(&self.regions).bytes()
     }
-}
-
-/// Each change is one call of a map: no panic leaves it half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn message(session: &Session, keys: &[&str], keeper: &Arc<dyn ViewKeeper>) -> Pe
     };
     session.ask(&request, |answer, session| match answer {
         Answer::Pinned { ticket, objects } if objects.len() == keys.len() => {
-            session.lend(objects.iter().flatten().count());
+            session.returns.lend(objects.iter().flatten().count());
             // Most objects of a batch have one tag.
             let mut last = Tag::new(&[]);
             let mut slabs = session.slabs();

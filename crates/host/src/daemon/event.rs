@@ -13,9 +13,9 @@ impl Event {
         descriptors::event().map(Self)
     }
 
-    /// Whoever polls it wakes up.
+    /// Wakes the thread that polls it.
     pub(super) fn wake(&self) {
-        // It is full only after 2^64 wakes that nobody saw. Then it wakes anyway.
+        // It fails only after 2^64 wakes that were not seen. Then it wakes anyway.
         let _full = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 

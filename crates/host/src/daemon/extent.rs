@@ -1,4 +1,5 @@
-//! Blocks of the arena that clients use as slabs of their own, and what may still be written in those whose clients are gone.
+//! Extents: blocks of the arena that clients use as slabs of their own. Those whose clients are gone are quarantined
+//! while a transfer may write there.
 use super::violation::{ProtocolViolation, violation};
 use crate::lock::lock;
 use crate::wire::Span;
@@ -15,7 +16,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// `slab` is the one that the lease's block lies in. None: the block is past its end, which no block of that slab is.
+    /// `slab` is the one that the lease's block lies in. None: the block lies in another slab.
     pub(super) fn new(lease: Lease, slab: SlabMemory) -> Option<Self> {
         let start = usize::try_from(lease.block().offset).ok()?;
         let end = start.checked_add(lease.len())?;
@@ -50,23 +51,26 @@ impl Extent {
         Ok(self.start + start..self.start + end)
     }
 
-    /// Makes its pages present before a transfer writes them: one call in place of a fault for each.
+    /// Makes its pages present before a transfer writes them. One call costs less than a fault for each page.
     pub(super) fn prefault(&self) {
         self.slab.mapping().prefault(self.start..self.start + self.lease.len());
     }
 }
 
-/// Extents that nobody gets though their clients are gone: transfers run in them, or may still write there.
+/// Extents that are not handed out again though their clients are gone. Transfers run in them, or may still write
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    /// Their clients are gone. One that no transfer holds any more has gone back to the arena by itself.
+    /// Extents whose clients are gone. One that no transfer holds any more has gone back to the arena.
     ownerless: Mutex<Vec<Weak<Extent>>>,
-    /// A transfer in it failed, and the engine does not know when it ends: kept until the engine is closed, whether its client lives or not.
+    /// A transfer in it failed, and the engine does not know when it ends. Kept until the engine is closed, also while
+    /// the client lives.
     late: Mutex<Vec<Arc<Extent>>>,
 }
 
 impl Quarantine {
-    /// The client has gone, or gives these back. Those that no transfer holds are free when this returns.
+    /// Takes extents of a client that is gone or gives them back. Those that no transfer holds are free when this
+    /// returns.
     pub(super) fn take(&self, extents: Vec<Arc<Extent>>) {
         let mut ownerless = lock(&self.ownerless);
         ownerless.retain(|extent| 0 < extent.strong_count());
@@ -75,7 +79,7 @@ impl Quarantine {
         drop(extents);
     }
 
-    /// The engine may still write it.
+    /// Keeps an extent that the engine may still write.
     pub(super) fn keep(&self, extent: &Arc<Extent>) {
         let mut late = lock(&self.late);
         if !late.iter().any(|kept| Arc::ptr_eq(kept, extent)) {
@@ -83,7 +87,7 @@ impl Quarantine {
         }
     }
 
-    /// Bytes of extents without a client, those of running transfers included.
+    /// Bytes of all extents without a client.
     pub(super) fn bytes(&self) -> u64 {
         self.ownerless().iter().map(|extent| extent.len()).sum()
     }
@@ -103,7 +107,7 @@ impl Quarantine {
         !lock(&self.late).is_empty()
     }
 
-    /// The engine is closed: nothing is written any more.
+    /// Frees what was kept: the engine is closed and writes nothing any more.
     pub(super) fn end(&self) {
         let late = std::mem::take(&mut *lock(&self.late));
         drop(late);
@@ -116,7 +120,7 @@ impl Quarantine {
 
 impl Drop for Quarantine {
     fn drop(&mut self) {
-        // The engine has not closed: whatever it may still write stays mapped.
+        // The engine has not closed. What it may still write stays mapped.
         std::mem::forget(std::mem::take(&mut *lock(&self.late)));
     }
 }

@@ -1,4 +1,4 @@
-//! What one client holds: everything goes back by being dropped.
+//! What one client holds. Everything goes back when it is dropped.
 use super::extent::Extent;
 use super::object::Object;
 use super::violation::ProtocolViolation;
@@ -24,42 +24,35 @@ impl Pins {
     }
 }
 
-/// Tickets are numbered per session and never used twice, so that one from before names nothing.
+/// Tickets are numbered per session and never used twice, so an old ticket names nothing.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     tickets: u64,
     pins: HashMap<u64, Pins>,
     reserved: HashMap<u64, InFlight>,
-    /// A transfer holds its extent too, so that one which outlives the client keeps the memory from others.
+    /// A transfer holds its extent too. One that outlives the client keeps the memory from others.
     extents: HashMap<u64, Arc<Extent>>,
     /// Slabs whose descriptors the client has got.
     shown: HashSet<SlabId>,
     /// The client asks for nothing more.
     left: bool,
-    /// The client's connection has ended, or its process: nothing is added any more. What is held then is quarantined while the process lives, which
-    /// may still touch it.
+    /// The client's connection or its process has ended. Nothing is added any more. What is held then is quarantined
+    /// while the process lives, which may still touch it.
     closed: bool,
-    pub(super) counted: Counted,
-}
-
-/// Since the client came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) read_objects: u64,
-    pub(super) read_bytes: u64,
-    pub(super) written_objects: u64,
-    pub(super) written_bytes: u64,
+    /// What the client has read and written since it came, and what is moved for it.
+    pub(super) counted: ClientRow,
 }
 
 impl Holdings {
-    /// The next `count` tickets; the first of them.
+    /// Takes the next `count` tickets. Returns the first of them.
     fn tickets(&mut self, count: usize) -> u64 {
         let first = self.tickets + 1;
         self.tickets += count as u64;
         first
     }
 
-    /// The objects of one request, `None` where there is none. Under one ticket, or one for each place in the list.
+    /// Holds the objects of one request, `None` where there is none. They get one ticket, or one for each place in the
+    /// list.
     pub(super) fn pin(&mut self, objects: Vec<Option<Arc<Object>>>, separate: bool) -> u64 {
         for object in objects.iter().flatten() {
             self.counted.read_objects += 1;
@@ -99,7 +92,7 @@ impl Holdings {
         self.reserved.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
-    /// What was just taken, under the same lock.
+    /// Puts back what was taken under the same lock.
     pub(super) fn put_back(&mut self, ticket: u64, block: InFlight) {
         self.reserved.insert(ticket, block);
     }
@@ -132,13 +125,14 @@ impl Holdings {
         std::mem::take(&mut self.reserved)
     }
 
-    /// Nothing is added any more. True: it holds nothing.
+    /// Adds nothing any more. True: it holds nothing.
     pub(super) fn close(&mut self) -> bool {
         self.closed = true;
         self.is_empty()
     }
 
-    /// Everything: its process is dead. The extents apart, for transfers may still run in them.
+    /// Takes everything: the process is dead. The extents come apart from the rest, because transfers may still run in
+    /// them.
     pub(super) fn end(&mut self) -> (impl Sized + use<>, Vec<Arc<Extent>>) {
         self.closed = true;
         let rest = (std::mem::take(&mut self.pins), std::mem::take(&mut self.reserved));
@@ -150,12 +144,12 @@ impl Holdings {
         self.pins.is_empty() && self.reserved.is_empty() && self.extents.is_empty()
     }
 
-    /// Does it ask for nothing more, or can it not?
+    /// Does the client ask for nothing more?
     pub(super) fn has_left(&self) -> bool {
         self.left || self.closed
     }
 
-    /// Has it left, and given back the last of what it held?
+    /// Has the client left and given back everything?
     pub(super) fn is_over(&self) -> bool {
         self.left && self.is_empty()
     }
@@ -163,23 +157,13 @@ impl Holdings {
     /// What it holds, in numbers.
     pub(super) fn row(&self) -> ClientRow {
         let pinned = || self.pins.values().flat_map(Pins::objects);
-        let Counted {
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-        } = self.counted;
         ClientRow {
             quarantined: self.closed,
             extent_bytes: self.extents.values().map(|extent| extent.len()).sum(),
             pinned_bytes: pinned().map(|object| object.len).sum(),
             pinned_objects: pinned().count() as u64,
             reserved_bytes: self.reserved.values().map(|block| block.block().len).sum(),
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-            ..ClientRow::default()
+            ..self.counted
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A value that comes once, and that others wait for.
+//! A value that is set once and that other threads wait for.
 use crate::lock::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;

@@ -4,9 +4,9 @@ use crate::wire::{NamespaceRow, StoreCounts, beginning};
 use std::collections::HashMap;
 use tensorlease_engine::ObjectIndex;
 
-/// A report names no more; the others are what is left of its sums.
+/// Most namespaces in a report. The others are the rest of its sums.
 const NAMESPACES_MAX: usize = 64;
-/// Of a longer name a report has the beginning.
+/// A longer name is cut.
 const NAME_BYTES_MAX: usize = 256;
 
 /// The namespaces that hold the most bytes, those first. A key's namespace ends with its first `/`.

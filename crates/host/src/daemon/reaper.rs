@@ -1,9 +1,10 @@
-//! Notices dead clients: a process descriptor is readable when its process is dead, whoever has inherited its socket.
+//! Notices dead clients. A process descriptor is readable when its process is dead, also where another process has
+//! inherited its socket.
 use super::shared::Shared;
 use crate::watch;
 use rustix::event::{PollFd, PollFlags};
 
-/// Until the daemon stops.
+/// Runs until the daemon stops.
 pub(super) fn run(shared: &Shared) {
     let mut refused = false;
     while !shared.is_stopping() {

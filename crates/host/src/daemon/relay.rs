@@ -1,4 +1,4 @@
-//! The engine behind a daemon: clients name bytes of their extents, and it moves them.
+//! The engine behind a daemon. Clients name bytes of their extents, and the engine moves them.
 use super::extent::{Extent, Quarantine};
 use super::latch::Latch;
 use super::session::Session;
@@ -9,7 +9,6 @@ use crate::wire::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tensorlease_engine::{Capabilities, Engine, Fault, FaultKind, ObjectInfo, ReadOp, Tag, WriteOp};
 use tensorlease_memory::{Region, Source};
@@ -19,9 +18,10 @@ use tensorlease_memory::{Region, Source};
 pub struct Behind {
     /// Runs every transfer, in and out of the daemon's own memory. The daemon closes it when it stops.
     pub engine: Arc<dyn Engine>,
-    /// Bytes of extents that may be kept because the engine may still write in them though their clients are gone. Past it no transfer is begun.
+    /// Most bytes of extents that are kept because the engine may still write in them though their clients are gone.
+    /// Past that no transfer begins.
     pub quarantine_bytes: u64,
-    /// A daemon that stops waits so long for the engine to close: a call on it can't be interrupted.
+    /// A daemon that stops waits so long for the engine to close, because a call on it can't be interrupted.
     pub close_timeout: Duration,
 }
 
@@ -44,7 +44,6 @@ pub(super) struct Relay {
     registration_bytes_max: u64,
     /// Whether the engine could be closed.
     closed: Latch<bool>,
-    closing: AtomicBool,
 }
 
 impl Relay {
@@ -54,7 +53,6 @@ impl Relay {
             quarantine: Quarantine::default(),
             registration_bytes_max,
             closed: Latch::default(),
-            closing: AtomicBool::new(false),
         }
     }
 
@@ -150,7 +148,7 @@ impl Relay {
         Ok(results.into_iter().map(|result| result.map(|()| 0)).collect())
     }
 
-    /// The extent of each span, within the bounds of what the engine takes at once.
+    /// The extent of each span. Refuses more than the engine takes at once.
     fn extents(&self, session: &Session, keys: usize, spans: &[&Span]) -> Result<Vec<Arc<Extent>>, ProtocolViolation> {
         let claimed = self.engine().capabilities();
         let bytes = spans.iter().try_fold(0_u64, |sum, span| sum.checked_add(span.len));
@@ -161,7 +159,7 @@ impl Relay {
         spans.iter().map(|span| holdings.extent(span.ticket)).collect()
     }
 
-    /// One call of the engine, whose promises are not taken on trust: whatever does not come back as it should may still write.
+    /// Calls the engine without trust. A call that does not come back as it should may still write.
     fn run<T>(
         &self,
         session: &Session,
@@ -194,11 +192,9 @@ impl Relay {
         }
     }
 
-    /// Ends the engine, in a thread of its own, for a call on it may hang. `regions`: what was registered, if no transfer runs any more.
+    /// Closes the engine in a thread of its own, because a call on it may hang. `regions` are registered. They are
+    /// given only where no transfer runs any more.
     pub(super) fn begin_to_close(self: &Arc<Self>, regions: Vec<Region>) {
-        if self.closing.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let relay = Arc::clone(self);
         let close = move || {
             let closed = catch_unwind(AssertUnwindSafe(|| relay.close(&regions))).unwrap_or(false);
@@ -234,7 +230,7 @@ impl Relay {
         self.behind.close_timeout
     }
 
-    /// Has the engine closed? Waits for that, at most so long.
+    /// Has the engine closed? Waits for it for `timeout`.
     pub(super) fn has_closed(&self, timeout: Duration) -> bool {
         self.closed.wait(timeout) == Some(true)
     }
@@ -256,7 +252,7 @@ fn refused<T>(keys: usize, fault: &Fault) -> Vec<Result<T, Fault>> {
     (0..keys).map(|_| Err(fault.clone())).collect()
 }
 
-/// A fault as it is sent; a message that is too long is cut.
+/// A fault as it is sent. A longer message is cut.
 pub(super) fn failure(fault: &Fault) -> Failure<'_> {
     Failure {
         kind: fault.kind,

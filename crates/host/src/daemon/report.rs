@@ -1,4 +1,4 @@
-//! What the daemon says about itself: to whoever asks for its report, and to a client of another version.
+//! What the daemon says about itself, in its report and to a client of another version.
 use super::namespaces;
 use super::shared::Shared;
 use crate::place::socket_option;

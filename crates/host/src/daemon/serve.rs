@@ -42,7 +42,7 @@ impl From<WireError> for End {
     }
 }
 
-/// Until the client goes, or does what no client does.
+/// Serves until the client goes or breaks the protocol.
 pub(super) fn run(shared: &Shared, session: &Arc<Session>) {
     let mut serving = Serving {
         shared,
@@ -147,7 +147,7 @@ struct Asker<'s> {
 }
 
 impl Asker<'_> {
-    /// The first message: a session of its own, or a lane of one that this process has. Returns the latter.
+    /// Answers the first message. The connection is a session of its own, or a lane of the session that is returned.
     fn hello(&mut self, lane_of: u64) -> Result<Option<Arc<Session>>, End> {
         let shared = self.shared;
         let mut of = None;
@@ -287,7 +287,8 @@ impl Asker<'_> {
         Ok(send_with(self.connection.socket.as_fd(), self.out, &descriptors)?)
     }
 
-    /// A message that gets no answer was done. Only these give something back: perhaps it was the last thing of a client that has left.
+    /// Ends a message that gets no answer. Only such messages give something back. It may have been the last of a
+    /// client that has left.
     fn unanswered(&self) -> Result<(), End> {
         if self.connection.holdings().is_over() {
             return Err(Broken::Gone.into());
@@ -295,7 +296,7 @@ impl Asker<'_> {
         Ok(())
     }
 
-    /// The slabs that this answer is the first to name to this client.
+    /// The slabs that this answer names to the client for the first time.
     fn new_slabs(&self, answer: &Answer<'_>) -> Vec<(SlabId, SlabMemory)> {
         let slab_of = |reservation: &Reservation| match reservation {
             Reservation::Block { position, .. } => Some(position.slab),
@@ -324,7 +325,7 @@ impl Asker<'_> {
         reserve: &[u64],
     ) -> Result<Vec<Reservation>, ProtocolViolation> {
         let mut blocks = self.taken(commits, releases)?;
-        // Those that are released stand after those that become objects.
+        // The released blocks stand after those that become objects.
         drop(blocks.split_off(commits.len()));
         let mut last = Tag::new(&[]);
         for (commit, lease) in commits.iter().zip(self.shared.memory.lease(blocks)) {
@@ -342,8 +343,8 @@ impl Asker<'_> {
         Ok(self.reserve(reserve))
     }
 
-    /// The blocks of all reservations that a message names. Of a message that is not to be believed everything stays as it was: what its client
-    /// holds it may still write.
+    /// The blocks of all reservations that a message names. A message that breaks the protocol changes nothing, because
+    /// its client may still write what it holds.
     fn taken(&self, commits: &[Commit<'_>], releases: &[u64]) -> Result<Vec<InFlight>, ProtocolViolation> {
         let mut holdings = self.session.holdings();
         let mut taken = Vec::with_capacity(commits.len() + releases.len());
@@ -400,7 +401,7 @@ impl Asker<'_> {
                 let extent = memory.slab(place.slab).and_then(|slab| Extent::new(lease, slab));
                 let extent = extent.expect("a leased block lies in its slab");
                 if self.shared.relay.is_some() {
-                    // It is the engine that writes here, in this process.
+                    // The engine writes here, in this process.
                     extent.prefault();
                 }
                 Reservation::Block {
@@ -422,7 +423,7 @@ impl Asker<'_> {
     }
 }
 
-/// What a connection that is no lane may ask of a daemon with an engine behind it.
+/// Messages that are allowed on a session's own connection where an engine has the objects.
 fn is_about_memory(request: &Request<'_>) -> bool {
     matches!(
         request,

@@ -5,11 +5,10 @@ use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
-/// Its requests are served by one thread; the reaper ends it.
+/// One thread serves its requests. The reaper ends it.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) number: u64,
@@ -21,11 +20,9 @@ pub(super) struct Session {
     holdings: Mutex<Holdings>,
     /// Further connections of the same process, which carry what the engine behind the daemon does for it.
     lanes: Mutex<Vec<Weak<Self>>>,
-    transfer_bytes: AtomicU64,
-    late_bytes: AtomicU64,
 }
 
-/// A client has no more lanes: each has a thread here.
+/// Most lanes of one client. Each has a thread here.
 const LANES_MAX: usize = 64;
 
 /// Bytes that the engine moves for a client just now.
@@ -36,7 +33,7 @@ pub(super) struct Transferring<'s> {
 
 impl Drop for Transferring<'_> {
     fn drop(&mut self) {
-        self.session.transfer_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.session.holdings().counted.transfer_bytes -= self.bytes;
     }
 }
 
@@ -50,8 +47,6 @@ impl Session {
             came: Instant::now(),
             holdings: Mutex::default(),
             lanes: Mutex::default(),
-            transfer_bytes: AtomicU64::new(0),
-            late_bytes: AtomicU64::new(0),
         }
     }
 
@@ -59,7 +54,7 @@ impl Session {
     pub(super) fn add_lane(&self, lane: &Arc<Self>) -> bool {
         let mut lanes = lock(&self.lanes);
         lanes.retain(|lane| 0 < lane.strong_count());
-        // Under the lock, so that a lane is either ended with its session or not begun.
+        // The lock is held, so that a lane is either ended with its session or not begun.
         if self.holdings().has_left() || LANES_MAX <= lanes.len() {
             return false;
         }
@@ -67,7 +62,7 @@ impl Session {
         true
     }
 
-    /// Ends all of its connections; a transfer that runs goes on.
+    /// Ends all of its connections. A transfer that runs goes on.
     pub(super) fn hang_up(&self) {
         socket::shut_down(&self.socket);
         for lane in lock(&self.lanes).iter().filter_map(Weak::upgrade) {
@@ -75,9 +70,9 @@ impl Session {
         }
     }
 
-    /// Nothing is added to what it holds any more, and it gets no lane. True: it holds nothing.
+    /// Adds nothing to what it holds any more, and no lane. True: it holds nothing.
     pub(super) fn close(&self) -> bool {
-        // No answer leaves any more: of what is added until the next line the client never hears.
+        // No answer leaves any more. The client never hears of what is added until the next line.
         socket::shut_down(&self.socket);
         let empty = self.holdings().close();
         self.hang_up();
@@ -85,7 +80,7 @@ impl Session {
     }
 
     pub(super) fn transferring(&self, bytes: u64) -> Transferring<'_> {
-        self.transfer_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.holdings().counted.transfer_bytes += bytes;
         Transferring { session: self, bytes }
     }
 
@@ -101,9 +96,9 @@ impl Session {
         counted.written_bytes += bytes;
     }
 
-    /// A transfer failed that may still write so many bytes of its extents.
+    /// Counts bytes that a failed transfer may still write.
     pub(super) fn count_late(&self, bytes: u64) {
-        self.late_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.holdings().counted.late_bytes += bytes;
     }
 
     pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
@@ -115,8 +110,6 @@ impl Session {
             session: self.number,
             pid: self.pid.as_raw_nonzero().get().unsigned_abs(),
             age_ms: u64::try_from(self.came.elapsed().as_millis()).unwrap_or(u64::MAX),
-            transfer_bytes: self.transfer_bytes.load(Ordering::Relaxed),
-            late_bytes: self.late_bytes.load(Ordering::Relaxed),
             ..self.holdings().row()
         }
     }

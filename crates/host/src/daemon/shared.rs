@@ -21,7 +21,7 @@ pub(super) struct Shared {
     pub(super) memory: ArenaMemory,
     /// Objects of the daemon's own.
     pub(super) index: ObjectIndex<Object>,
-    /// The engine behind it, which has the objects then.
+    /// The engine behind the daemon. If there is one, it has the objects.
     pub(super) relay: Option<Arc<Relay>>,
     pub(super) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(super) sessions_made: AtomicU64,
@@ -30,9 +30,9 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     /// Threads that serve a client.
     pub(super) serving: AtomicUsize,
-    /// Wakes the reaper: the sessions have changed, or the daemon stops.
+    /// Wakes the reaper when the sessions change or the daemon stops.
     pub(super) sessions_changed: Event,
-    /// Wakes the listener: the daemon stops.
+    /// Wakes the listener when the daemon stops.
     pub(super) stopped: Event,
     pub(super) ended: Latch<()>,
 }
@@ -93,8 +93,9 @@ impl Shared {
         self.sessions_changed.wake();
     }
 
-    /// The socket has ended. A client that holds nothing is gone. So is one that has nothing mapped: its process has become another
-    /// program. What any other client holds waits for the end of its process, which may still read and write that memory.
+    /// The socket has ended. A client that holds nothing is gone. So is one that has nothing mapped: its process has
+    /// become another program. What any other client holds waits for the end of its process, which may still read and
+    /// write that memory.
     pub(super) fn cut_off(&self, session: &Session) {
         if session.close() {
             self.forget(session);

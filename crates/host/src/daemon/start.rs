@@ -17,7 +17,7 @@ pub struct DaemonOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// There is one.
+    /// A daemon runs there already.
     #[error("a daemon runs already at {:?} ({holder})", socket.as_path())]
     Running {
         /// Where.

@@ -1,4 +1,4 @@
-//! What no client does.
+//! Breaches of the protocol by a client.
 
 /// The client broke the protocol. It is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

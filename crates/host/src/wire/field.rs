@@ -3,10 +3,10 @@
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 /// Longest tag, bytes.
 pub const TAG_BYTES_MAX: usize = 1024;
-/// Most keys, tickets or blocks in one list of a request: bounds the answer too.
+/// Most keys, tickets or blocks in one list of a request. It bounds the answer too.
 pub const LIST_MAX: usize = 1024;
 
-/// Memory of the daemon's arena. The generation tells the present owner of these bytes from those before.
+/// Memory of the daemon's arena. The generation tells the present owner of these bytes from earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Number of the slab.
@@ -192,7 +192,7 @@ pub(super) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Bytes behind a length of 16 bits. Whoever sends them has checked that they are not longer.
+/// Bytes behind a length of 16 bits. The caller has checked that they are not longer.
 pub(super) fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert!(bytes.len() <= KEY_BYTES_MAX);
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);

@@ -1,10 +1,11 @@
 //! The frame of each message, and the version of the protocol.
 use super::field::WireError;
 
-/// Version of the protocol. Both sides must speak the same. Whoever changes the bytes of a message raises it (see `tests/golden.rs`). Three things are
-/// the same in every version, so that two versions can tell each other that they differ: the frame, `Hello`, and `Refused`.
+/// Version of the protocol. Both sides must speak the same. A change of any message's bytes needs another version (see
+/// `tests/golden.rs`). The frame, `Hello` and `Refused` are the same in every version, so that two versions can tell
+/// each other that they differ.
 pub const VERSION: u16 = 6;
-/// First field of the first message: what speaks here is no other protocol that found the socket.
+/// First field of the first message. Another protocol that found the socket has other bytes there.
 pub const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! What a daemon relays to an engine behind it: what that engine claims, what is to be moved, and what became of it.
+//! Messages about the engine behind a daemon: what it claims, what it is to move, and the results.
 use super::field::{Fields, WireError, put_list, put_option, put_short, put_u32, put_u64};
 use tensorlease_engine::FaultKind;
 
@@ -7,13 +7,13 @@ use tensorlease_engine::FaultKind;
 pub struct Claims<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Longest memory of one transfer, bytes; no extent is longer.
+    /// Longest memory of one transfer, bytes. No extent is longer.
     pub registration_bytes_max: u64,
     /// Most keys of one message.
     pub batch_keys_max: u32,
     /// Most bytes of one message with more than one key.
     pub batch_bytes_max: u64,
-    /// Readers beyond which more bring nothing.
+    /// More threads than this bring nothing.
     pub readers_worth: u32,
     /// As in the engine's capabilities, bytes.
     pub large_read_bytes_min: u64,
@@ -47,7 +47,7 @@ pub struct Fetch<'a> {
     pub object_len: u64,
     /// First byte of the object that is wanted.
     pub offset: u64,
-    /// Where the bytes go; as many as it has are wanted.
+    /// Where the bytes go. Its length is the number of bytes that are wanted.
     pub to: Span,
     /// Tag that the object must have. None: any.
     pub tag: Option<&'a [u8]>,
@@ -88,7 +88,7 @@ pub struct Described<'a> {
     pub tag: Option<&'a [u8]>,
 }
 
-/// Longest message of a failure, bytes: those of a full batch fit in one frame.
+/// Longest message of a failure, bytes. The messages of a full batch fit in one frame.
 pub const FAILURE_BYTES_MAX: usize = 1024;
 
 const SPAN_BYTES: usize = 3 * 8;
@@ -188,7 +188,7 @@ pub(super) fn put_results<T>(out: &mut Vec<u8>, results: &[Result<T, Failure<'_>
             Ok(result) => put(out, result),
             Err(failure) => {
                 let place = FaultKind::ALL.iter().position(|kind| *kind == failure.kind);
-                // A kind that is new here is taken for the worst.
+                // A kind that is not listed is sent as the worst one.
                 let place = place.unwrap_or(7);
                 out.push(u8::try_from(place).unwrap_or(u8::MAX));
                 put_u32(out, failure.code.cast_unsigned());

@@ -18,7 +18,7 @@ pub struct NewSlab {
 pub struct Pinned<'a> {
     /// Where it lies.
     pub position: Position,
-    /// Another number for every object that was ever under the key.
+    /// Every object that was ever under the key has another number.
     pub version: u64,
     /// What kind of value it is.
     pub tag: &'a [u8],
@@ -31,7 +31,7 @@ pub enum Reservation {
     Block {
         /// Names it in `Exchange` and `ReleaseExtent`.
         ticket: u64,
-        /// Where it lies; its length is the whole block's.
+        /// Where it lies. Its length is the whole block's.
         position: Position,
     },
     /// The arena has no such block now.
@@ -55,7 +55,7 @@ pub enum Answer<'a> {
     },
     /// To `Pin`, one entry per key. Object i has the ticket `ticket`, or `ticket + i` if they are separate.
     Pinned {
-        /// See above. Without any object it names nothing.
+        /// It names nothing if there is no object.
         ticket: u64,
         /// None: no such object.
         objects: Vec<Option<Pinned<'a>>>,
@@ -70,14 +70,15 @@ pub enum Answer<'a> {
         /// The slab, or how much there is.
         reservation: Reservation,
     },
-    /// To `Extent`, where the arena has none and can't grow, though its bound allows it.
+    /// To `Extent`, where the arena can't grow though its bound allows it.
     NoExtent {
         /// In words.
         why: &'a str,
-        /// It is the engine that refused to register more, and not the system that has no memory.
+        /// The engine refused to register more memory. Otherwise the system has none.
         registration: bool,
     },
-    /// One result per key, to `Fetch` (bytes written), `Store` (0), `Remove` and `Contains` (0 or 1) and `RemovePrefix` (how many).
+    /// One result per key, to `Fetch` (bytes written), `Store` (0), `Remove` and `Contains` (0 or 1) and `RemovePrefix`
+    /// (how many).
     Results {
         /// In the order of the request.
         results: Vec<Result<u64, Failure<'a>>>,
@@ -91,7 +92,7 @@ pub enum Answer<'a> {
     Counts(StoreCounts),
     /// To `Report`.
     Report(Report),
-    /// The client did what no client does: it is disconnected after this.
+    /// The client broke the protocol, or can't be served. It is disconnected after this.
     Refused {
         /// In words.
         why: &'a str,
@@ -120,7 +121,7 @@ const NO_EXTENT: u8 = 13;
 
 /// How an entry of a list of objects begins.
 const ABSENT: u8 = 0;
-/// The tag is that of the object before: most objects of a batch have one.
+/// The object has the tag of the object before. Most objects of a batch have one tag.
 const SAME_TAG: u8 = 1;
 const OWN_TAG: u8 = 2;
 

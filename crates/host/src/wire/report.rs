@@ -13,13 +13,13 @@ pub struct StoreCounts {
 /// What one client holds, and has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientRow {
-    /// Number of the session; one process may have several.
+    /// Number of the session. One process may have several.
     pub session: u64,
     /// Process.
     pub pid: u32,
     /// Since it came, milliseconds.
     pub age_ms: u64,
-    /// Its socket has ended, its process lives and may still touch what it holds.
+    /// Its socket has ended. Its process lives and may still touch what it holds.
     pub quarantined: bool,
     /// Slabs of its own arena, bytes.
     pub extent_bytes: u64,
@@ -33,7 +33,7 @@ pub struct ClientRow {
     pub transfer_bytes: u64,
     /// Bytes of its extents that transfers which failed may still write.
     pub late_bytes: u64,
-    /// Objects that it was shown since it came, and their bytes.
+    /// Objects that it has read since it came, and their bytes.
     pub read_objects: u64,
     /// See `read_objects`.
     pub read_bytes: u64,
@@ -46,7 +46,7 @@ pub struct ClientRow {
 /// Objects whose keys begin alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceRow {
-    /// The part of their keys up to the first `/`, with it. Empty: keys without one.
+    /// Their keys up to and with the first `/`. Empty: keys without one.
     pub namespace: String,
     /// What they are.
     pub counts: StoreCounts,
@@ -55,17 +55,18 @@ pub struct NamespaceRow {
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What holds the objects: a store of the daemon's own, or the name of the engine behind it.
+    /// What has the objects: `embedded`, the daemon itself, or the name of the engine behind it.
     pub engine: String,
-    /// Extents of clients that are gone, bytes, which are kept because a transfer runs, or may still write there.
+    /// Bytes of extents whose clients are gone. They are kept because a transfer runs, or may still write there.
     pub quarantined_bytes: u64,
-    /// The part of `quarantined_bytes` that is kept until the daemon ends, since the engine does not know when its transfers end.
+    /// The part of `quarantined_bytes` that is kept until the daemon ends, because the engine does not know when its
+    /// transfers end.
     pub late_bytes: u64,
-    /// Registrations of memory with the engine behind the daemon since it started: one for each slab, whoever uses it.
+    /// Registrations of memory with the engine behind the daemon since it started: one for each slab.
     pub register_calls: u64,
     /// The arena's bound, bytes.
     pub capacity_bytes: u64,
-    /// Bytes of whole blocks that are out: objects, extents, reservations.
+    /// Bytes of whole blocks that are handed out: objects, extents, reservations.
     pub held_bytes: u64,
     /// What the store holds.
     pub counts: StoreCounts,

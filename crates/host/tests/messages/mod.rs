@@ -211,7 +211,7 @@ fn answers() -> Vec<Answer<'static>> {
     ]
 }
 
-/// Every kind of answer; one of them names a new slab.
+/// Every kind of answer. Some of them name a new slab.
 pub(crate) fn replies() -> Vec<Reply<'static>> {
     let reply = |answer| Reply {
         slabs: match answer {

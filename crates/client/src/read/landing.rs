@@ -1,15 +1,15 @@
-//! The memory a transfer lands in, owned by the record of its engine call.
+//! The memory that a transfer lands in, owned by the record of its engine call.
 
-use crate::core::Core;
+use crate::held::Quarantine;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 use tensorlease_memory::{Landing, Region, Source, Target};
 
-/// Memory of one transfer. In flight it belongs to the group that the worker holds; whoever drops it gives it back.
+/// What a transfer has of a landing. In flight it belongs to the group that the worker holds: dropped, it is given back.
 #[derive(Debug)]
-pub(super) enum Ground {
+pub(crate) enum LandsIn {
     /// One transfer writes all of it.
     Own(Landing),
     /// Several transfers write parts of it.
@@ -18,7 +18,7 @@ pub(super) enum Ground {
     Gone,
 }
 
-impl Ground {
+impl LandsIn {
     pub(super) fn landing(&self) -> &Landing {
         match self {
             Self::Own(landing) => landing,
@@ -44,39 +44,43 @@ impl Ground {
         self.landing().source(index(offset)..index(offset + len))
     }
 
-    /// A transfer into it may still write: nobody gets it before the engine is closed.
-    pub(super) fn quarantine(&mut self, core: &Core) {
+    pub(super) fn is_poisoned(&self) -> bool {
+        matches!(self, Self::Shared(shared) if shared.is_poisoned())
+    }
+
+    /// A transfer into it may still write: nothing else gets it before the engine is closed.
+    pub(super) fn quarantine(&mut self, quarantine: &Quarantine) {
         match std::mem::replace(self, Self::Gone) {
-            Self::Own(landing) => core.quarantine(landing),
+            Self::Own(landing) => quarantine.keep(landing),
             Self::Shared(shared) => shared.poison(),
             Self::Gone => {}
+        }
+    }
+
+    /// The same memory, to be written by several transfers.
+    pub(super) fn shared(self, quarantine: &Arc<Quarantine>) -> Arc<SharedLanding> {
+        match self {
+            Self::Own(landing) => SharedLanding::new(quarantine, landing),
+            Self::Shared(shared) => shared,
+            Self::Gone => unreachable!("what is cut again is not quarantined"),
         }
     }
 }
 
 /// Memory that several transfers write. Once poisoned it goes to quarantine when the last of them lets go of it.
 #[derive(Debug)]
-pub(super) struct SharedLanding {
+pub(crate) struct SharedLanding {
     landing: Option<Landing>,
     poisoned: AtomicBool,
-    core: CoreHandle,
-}
-
-struct CoreHandle(Arc<Core>);
-
-impl std::fmt::Debug for CoreHandle {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Core")
-    }
+    quarantine: Arc<Quarantine>,
 }
 
 impl SharedLanding {
-    pub(super) fn new(core: &Arc<Core>, landing: Landing) -> Arc<Self> {
-        let core = CoreHandle(Arc::clone(core));
+    pub(super) fn new(quarantine: &Arc<Quarantine>, landing: Landing) -> Arc<Self> {
         Arc::new(Self {
             landing: Some(landing),
             poisoned: AtomicBool::new(false),
-            core,
+            quarantine: Arc::clone(quarantine),
         })
     }
 
@@ -107,12 +111,12 @@ impl SharedLanding {
 impl Drop for SharedLanding {
     fn drop(&mut self) {
         if let Some(landing) = self.landing.take().filter(|_| self.is_poisoned()) {
-            self.core.0.quarantine(landing);
+            self.quarantine.keep(landing);
         }
     }
 }
 
 /// Positions fit: they were checked against memory that is mapped.
-pub(super) fn index(position: u64) -> usize {
+pub(crate) fn index(position: u64) -> usize {
     usize::try_from(position).expect("a position inside mapped memory is an address")
 }

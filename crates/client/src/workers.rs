@@ -23,16 +23,16 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// Called by a thread that has had no work for a while.
 pub(crate) type Tidy = Box<dyn Fn() + Send + Sync>;
 
-/// Runs jobs on at most `readers` threads at once, first come first served.
+/// Runs jobs on at most `workers` threads at once, first come first served.
 #[derive(Clone)]
-pub(crate) struct Readers {
+pub(crate) struct Workers {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
-    readers: usize,
+    workers: usize,
     /// What there is to do once nothing else is.
     tidy: OnceLock<Tidy>,
 }
@@ -43,19 +43,19 @@ struct State {
     /// Threads that take jobs, abandoned ones not counted.
     threads: usize,
     idle: usize,
-    /// Threads held by engine calls that nobody waits for any more.
+    /// Threads held by engine calls whose callers have given up.
     abandoned: usize,
     closed: bool,
 }
 
-impl Readers {
-    pub(crate) fn new(readers: usize) -> Self {
-        assert!(0 < readers, "options are checked before");
+impl Workers {
+    pub(crate) fn new(workers: usize) -> Self {
+        assert!(0 < workers, "options are checked before");
         Self {
             shared: Arc::new(Shared {
                 state: Mutex::default(),
                 work: Condvar::new(),
-                readers,
+                workers,
                 tidy: OnceLock::new(),
             }),
         }
@@ -68,7 +68,7 @@ impl Readers {
 
     /// How many run at once.
     pub(crate) fn count(&self) -> usize {
-        self.shared.readers
+        self.shared.workers
     }
 
     /// Threads held by abandoned calls.
@@ -84,7 +84,7 @@ impl Readers {
             return;
         }
         state.jobs.push_back(job);
-        if state.idle < state.jobs.len() && state.threads < self.shared.readers {
+        if state.idle < state.jobs.len() && state.threads < self.shared.workers {
             self.start_thread(&mut state);
         }
         drop(state);
@@ -99,7 +99,7 @@ impl Readers {
             .threads
             .checked_sub(count)
             .expect("only running threads are abandoned");
-        while state.threads < self.shared.readers && state.idle < state.jobs.len() {
+        while state.threads < self.shared.workers && state.idle < state.jobs.len() {
             self.start_thread(&mut state);
         }
     }
@@ -143,7 +143,7 @@ impl Readers {
         // Without a new thread the job waits for one that runs already; with none at all its caller's deadline ends it.
         match started {
             Ok(_) => state.threads += 1,
-            Err(error) => log::warn!("cannot start a reader thread: {error}"),
+            Err(error) => log::warn!("cannot start a worker thread: {error}"),
         }
     }
 }
@@ -153,13 +153,13 @@ impl Shared {
         let mut state = lock(&self.state);
         let mut tidied = self.tidy.get().is_none();
         loop {
-            if self.readers < state.threads {
+            if self.workers < state.threads {
                 break;
             }
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 // A job catches its engine's panics itself; this keeps the count of threads right whatever else happens.
-                run(job, "a reader job");
+                run(job, "a worker job");
                 tidied = self.tidy.get().is_none();
                 state = lock(&self.state);
                 continue;
@@ -207,29 +207,29 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn a_reader_without_work_tidies_up_once_and_takes_jobs_again() {
-        let readers = Readers::new(1);
+    fn a_worker_without_work_tidies_up_once_and_takes_jobs_again() {
+        let workers = Workers::new(1);
         let (tidy, tidied) = mpsc::channel();
-        readers.when_idle(Box::new(move || tidy.send(()).unwrap()));
+        workers.when_idle(Box::new(move || tidy.send(()).unwrap()));
         for _ in 0..2 {
             let (done, ran) = mpsc::channel();
-            readers.submit(Box::new(move || done.send(()).unwrap()));
+            workers.submit(Box::new(move || done.send(()).unwrap()));
             ran.recv_timeout(Duration::from_secs(5)).unwrap();
             tidied.recv_timeout(Duration::from_secs(5)).unwrap();
             let again = tidied.recv_timeout(IDLE_TIDY + IDLE_TIDY / 2);
             assert_eq!(again, Err(mpsc::RecvTimeoutError::Timeout), "once is enough");
         }
-        assert!(readers.close(Instant::now() + Duration::from_secs(5)));
+        assert!(workers.close(Instant::now() + Duration::from_secs(5)));
     }
 
     #[test]
     fn jobs_run_on_at_most_so_many_threads() {
-        let readers = Readers::new(2);
+        let workers = Workers::new(2);
         let (sender, receiver) = mpsc::channel();
         let running = Arc::new(Mutex::new((0, 0)));
         for _ in 0..20 {
             let (sender, running) = (sender.clone(), Arc::clone(&running));
-            readers.submit(Box::new(move || {
+            workers.submit(Box::new(move || {
                 {
                     let mut counts = lock(&running);
                     counts.0 += 1;
@@ -244,28 +244,28 @@ mod tests {
             receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         }
         assert_eq!(lock(&running).1, 2);
-        assert!(readers.close(Instant::now() + Duration::from_secs(5)));
+        assert!(workers.close(Instant::now() + Duration::from_secs(5)));
     }
 
     #[test]
-    fn an_abandoned_call_gives_its_reader_slot_back() {
-        let readers = Readers::new(1);
+    fn an_abandoned_call_gives_its_worker_slot_back() {
+        let workers = Workers::new(1);
         let (release, blocked) = mpsc::channel::<()>();
         let (started, has_started) = mpsc::channel();
-        let inner = readers.clone();
-        readers.submit(Box::new(move || {
+        let inner = workers.clone();
+        workers.submit(Box::new(move || {
             started.send(()).unwrap();
             blocked.recv().unwrap();
             inner.returned();
         }));
         has_started.recv_timeout(Duration::from_secs(5)).unwrap();
-        readers.abandon(1);
-        assert_eq!(readers.abandoned(), 1);
+        workers.abandon(1);
+        assert_eq!(workers.abandoned(), 1);
         let (sender, receiver) = mpsc::channel();
-        readers.submit(Box::new(move || sender.send(7).unwrap()));
+        workers.submit(Box::new(move || sender.send(7).unwrap()));
         assert_eq!(receiver.recv_timeout(Duration::from_secs(5)), Ok(7));
         release.send(()).unwrap();
-        assert!(readers.close(Instant::now() + Duration::from_secs(5)));
-        assert_eq!(readers.abandoned(), 0);
+        assert!(workers.close(Instant::now() + Duration::from_secs(5)));
+        assert_eq!(workers.abandoned(), 0);
     }
 }

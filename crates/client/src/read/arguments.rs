@@ -1,15 +1,12 @@
 //! What can be refused before anything is touched.
 
-use crate::{CallError, ReadRequest, error::quoted, request::Expected};
-
-/// Longest key, bytes of UTF-8: 10,000 characters of any language.
-const KEY_BYTES_MAX: usize = 40_000;
+use crate::{CallError, Expected, ReadRequest, error::quoted, keys};
 
 /// Lengths, batches and keys of a read.
-pub(super) fn arguments(request: &ReadRequest) -> Result<(), CallError> {
+pub(super) fn check(request: &ReadRequest) -> Result<(), CallError> {
     let invalid = |message: String| Err(CallError::Invalid { message });
     for item in &request.items {
-        key(&item.key)?;
+        keys::check(&item.key)?;
     }
     if !request.into.is_empty() {
         return into(request);
@@ -44,21 +41,6 @@ fn into(request: &ReadRequest) -> Result<(), CallError> {
             let message = format!("key {key} has {expected} bytes, its destination {len}; they must be equal");
             return Err(CallError::Invalid { message });
         }
-    }
-    Ok(())
-}
-
-/// Keys are 1 to 40,000 bytes of UTF-8.
-pub(crate) fn key(key: &str) -> Result<(), CallError> {
-    if key.is_empty() {
-        return Err(CallError::Invalid {
-            message: "a key is empty; keys have at least one character".to_owned(),
-        });
-    }
-    if KEY_BYTES_MAX < key.len() {
-        let (key, len) = (quoted(key), key.len());
-        let message = format!("key {key} has {len} bytes of UTF-8; at most {KEY_BYTES_MAX} are allowed");
-        return Err(CallError::Invalid { message });
     }
     Ok(())
 }
