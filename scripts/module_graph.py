@@ -21,7 +21,9 @@ PYTHON_ROOTS = ["python/tensorlease"]
 
 #: Circles that may stand, and why.
 CIRCLES_ALLOWED = {
-    frozenset({"crates/memory/src/books.rs", "crates/memory/src/slab.rs"}): "a guard, and the books of the pool that made it",
+    frozenset(
+        {"crates/memory/src/books.rs", "crates/memory/src/slab.rs"}
+    ): "a guard, and the books of the pool that made it",
 }
 
 _CLIENT = "crates/client/src/"

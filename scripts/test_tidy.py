@@ -329,11 +329,17 @@ def test_a_call_of_a_method_that_another_file_adds_is_an_edge(tmp_path: Path) ->
 
 def test_a_type_may_be_cut_into_files_below_its_own(tmp_path: Path) -> None:
     files = {
-        "lib.rs": "mod job;\n",
-        "job.rs": "mod ranges;\npub struct Job;\nfn f(job: Job) {\n    job.cuts();\n}\n",
-        "job/ranges.rs": "use super::Job;\nimpl Job {\n    pub fn cuts(&self) {}\n}\n",
+        "lib.rs": "mod job;\nmod user;\n",
+        "job.rs": "mod ranges;\nmod settling;\npub struct Job;\nfn f(job: Job) {\n    job.cuts();\n}\n",
+        "job/ranges.rs": "use super::Job;\nimpl Job {\n    pub fn cuts(&self) {\n        self.settle();\n    }\n}\n",
+        "job/settling.rs": "use super::Job;\nimpl Job {\n    pub fn settle(&self) {\n        self.cuts();\n    }\n}\n",
+        "user.rs": "fn f(x: &X) {\n    x.cuts();\n}\n",
     }
-    assert graph(tmp_path, files) == [("job/ranges.rs", "job.rs")]
+    assert graph(tmp_path, files) == [
+        ("job/ranges.rs", "job.rs"),
+        ("job/settling.rs", "job.rs"),
+        ("user.rs", "job/ranges.rs"),
+    ]
 
 
 def test_a_circle_of_python_files_is_found_also_for_types_alone(tmp_path: Path) -> None:
