@@ -30,11 +30,6 @@ impl Landing {
         }
     }
 
-    /// Has it no bytes?
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The address range.
     pub fn region(&self) -> Region {
         match self {

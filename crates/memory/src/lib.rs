@@ -19,6 +19,7 @@
 //! Nothing reads them through a reference meanwhile (rule 1). That an engine call gets disjoint targets is the client's
 //! duty, and the engine contract's.
 #![deny(unsafe_code)]
+#![allow(clippy::len_without_is_empty, reason = "hardly any memory is made without bytes")]
 
 #[allow(unsafe_code)]
 mod span;

@@ -332,11 +332,6 @@ impl SlabReservation {
         self.memory().len() as u64
     }
 
-    /// Always false: no slab is made without bytes.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
     fn memory(&self) -> &SlabMemory {
         self.memory.as_ref().expect("whoever has a reservation has its memory")
     }
