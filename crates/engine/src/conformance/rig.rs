@@ -6,6 +6,10 @@ use tensorlease_memory::{
     CopyMode, Mapping, MappingKind, Region, SlabMemory, SlabSource, Source, Target, copy, limits::page_bytes,
 };
 
+/// Makes a fresh engine for each check. `None`: this engine can't exist on this machine; the check then passes without
+/// having run, so the factory should say why (or panic where that must not happen).
+pub type Factory<'a> = dyn Fn() -> Option<Rig> + 'a;
+
 /// One fresh engine and what a check needs to use it.
 pub struct Rig {
     engine: Arc<dyn Engine>,
