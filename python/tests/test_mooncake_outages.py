@@ -30,7 +30,7 @@ import tensorlease as tl
 from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
 from tensorlease.processes import stop_process
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.freezes
 
 #: Large enough to be leased from the arena.
 ROW = (32768,)
