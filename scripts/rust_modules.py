@@ -69,7 +69,7 @@ class Crate:
         self.modules: dict[tuple[str, ...], Module] = {}
         dropped: list[str] = []
         for path in sorted(sources, key=lambda path: (path.count("/"), path)):
-            if any(path == file or path.startswith(file.removesuffix(".rs") + "/") for file in dropped):
+            if any(path == file or path.startswith(_folder(file)) for file in dropped):
                 continue
             code, tests = rust_source.without_tests(sources[path])
             dropped += [rust_source.module_file(root, path, name) for name in tests]
@@ -113,21 +113,22 @@ class Crate:
                     yield Edge(module.file, line, name, target)
             for match in _METHOD_CALL.finditer(module.code):
                 name = match["called"] or match["named"]
-                target = methods.get(name, module.file)
+                target, owner = methods.get(name, (module.file, module.file))
                 # A type may be cut into files below its own: they are one.
-                if target != module.file and not target.startswith(module.file.removesuffix(".rs") + "/"):
+                one = all(file == owner or file.startswith(_folder(owner)) for file in (module.file, target))
+                if target != module.file and not one:
                     yield Edge(module.file, rust_source.line_of(module.code, match.start()), name, target)
 
-    def _methods_elsewhere(self) -> dict[str, str]:
-        """The methods that an `impl` adds outside the file of its type, and that file; only names that no other function has."""
+    def _methods_elsewhere(self) -> dict[str, tuple[str, str]]:
+        """The methods that an `impl` adds outside the file of its type: that file and the type's; only names that no other function has."""
         functions = Counter(name for module in self.modules.values() for name in _FUNCTION.findall(module.code))
-        found: dict[str, str] = {}
+        found: dict[str, tuple[str, str]] = {}
         for module in self.modules.values():
             for match in _IMPL.finditer(module.code):
                 target = self.find(module, tuple(re.split(r"\s*::\s*", match["path"])))
-                if target not in (None, module.file):
+                if target and target != module.file:
                     body = module.code[match.end() : rust_source.closing_brace(module.code, match.end() - 1)]
-                    found |= {name: module.file for name in _FUNCTION.findall(body) if functions[name] == 1}
+                    found |= {name: (module.file, target) for name in _FUNCTION.findall(body) if functions[name] == 1}
         return found
 
     def _named(self, module: Module) -> Iterator[tuple[int, str, str]]:
@@ -232,6 +233,11 @@ def _branches(group: str) -> Iterator[str]:
             start = index + 1
     if group[start:].strip():
         yield group[start:]
+
+
+def _folder(file: str) -> str:
+    """Where the modules lie that a file declares."""
+    return file.removesuffix(".rs") + "/"
 
 
 def _blank(characters: list[str], start: int, end: int) -> None:

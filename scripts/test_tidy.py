@@ -246,14 +246,14 @@ def test_a_circle_of_files_is_found_with_each_of_its_edges(tmp_path: Path) -> No
 def test_a_circle_may_stand_only_where_it_is_listed(tmp_path: Path) -> None:
     root = "crates/memory/src"
     files = {
-        f"{root}/lib.rs": "mod pool;\nmod slab;\nmod view;\n",
-        f"{root}/pool.rs": "use crate::slab::Hold;\npub struct Pool;\n",
-        f"{root}/slab.rs": "pub struct Hold(super::pool::Pool);\n",
+        f"{root}/lib.rs": "mod books;\nmod slab;\nmod view;\n",
+        f"{root}/books.rs": "use crate::slab::Hold;\npub struct Books;\n",
+        f"{root}/slab.rs": "pub struct Hold(super::books::Books);\n",
         f"{root}/view.rs": "",
     }
     assert breaches(tmp_path, module_graph.check_circles, files) == []
     files[f"{root}/slab.rs"] = "pub struct Hold(crate::view::View);\n"
-    files[f"{root}/view.rs"] = "pub struct View(crate::pool::Pool);\n"
+    files[f"{root}/view.rs"] = "pub struct View(crate::books::Books);\n"
     assert len(breaches(tmp_path, module_graph.check_circles, files)) == 3
 
 
@@ -329,11 +329,17 @@ def test_a_call_of_a_method_that_another_file_adds_is_an_edge(tmp_path: Path) ->
 
 def test_a_type_may_be_cut_into_files_below_its_own(tmp_path: Path) -> None:
     files = {
-        "lib.rs": "mod job;\n",
-        "job.rs": "mod ranges;\npub struct Job;\nfn f(job: Job) {\n    job.cuts();\n}\n",
-        "job/ranges.rs": "use super::Job;\nimpl Job {\n    pub fn cuts(&self) {}\n}\n",
+        "lib.rs": "mod job;\nmod user;\n",
+        "job.rs": "mod ranges;\nmod settling;\npub struct Job;\nfn f(job: Job) {\n    job.cuts();\n}\n",
+        "job/ranges.rs": "use super::Job;\nimpl Job {\n    pub fn cuts(&self) {\n        self.settle();\n    }\n}\n",
+        "job/settling.rs": "use super::Job;\nimpl Job {\n    pub fn settle(&self) {\n        self.cuts();\n    }\n}\n",
+        "user.rs": "fn f(x: &X) {\n    x.cuts();\n}\n",
     }
-    assert graph(tmp_path, files) == [("job/ranges.rs", "job.rs")]
+    assert graph(tmp_path, files) == [
+        ("job/ranges.rs", "job.rs"),
+        ("job/settling.rs", "job.rs"),
+        ("user.rs", "job/ranges.rs"),
+    ]
 
 
 def test_a_circle_of_python_files_is_found_also_for_types_alone(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 # The native module. What only tests call (`_core._tests`) is left out, so that the package can't name it.
+import sys
 from collections.abc import Iterable
 from typing import Any, final
 
@@ -128,14 +129,16 @@ class Lease:
     """Owns a block of the arena, or a copy, until the last view of it is gone."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class InPlace:
     """Keeps an object of the host's store as it is, until the last array over it is gone."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def live_views() -> int:
     """How many objects of a host's store this process reads in place now."""

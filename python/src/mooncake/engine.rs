@@ -177,6 +177,13 @@ impl Mooncake {
     }
 }
 
+fn failed(region: Region, source: Fault) -> RegisterError {
+    RegisterError::Failed {
+        len: region.len,
+        source: Box::new(source),
+    }
+}
+
 fn unregistered() -> Fault {
     Fault::new(FaultKind::Unregistered, 0, "the memory is not inside one registration")
 }
@@ -204,10 +211,7 @@ impl Engine for Mooncake {
         if self.registrations().overlaps(region) {
             return Err(RegisterError::Overlap { addr: region.addr });
         }
-        let failed = |source: Fault| RegisterError::Failed {
-            len: region.len,
-            source: Box::new(source),
-        };
+        let failed = |source| failed(region, source);
         match self.calls.register(region).map_err(failed)? {
             0 => {
                 self.registrations().insert(region, ());
@@ -232,10 +236,7 @@ impl Engine for Mooncake {
         if !self.requires() {
             return Ok(());
         }
-        let failed = |source: Fault| RegisterError::Failed {
-            len: region.len,
-            source: Box::new(source),
-        };
+        let failed = |source| failed(region, source);
         self.calls.unregister(region).and_then(done).map_err(failed)
     }
 
