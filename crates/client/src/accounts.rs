@@ -2,17 +2,17 @@
 
 use crate::{
     FallbackKind,
-    costs::Costs,
     stats::{Counters, Stages},
     warnings::Warnings,
 };
+use std::sync::OnceLock;
 
 /// Shared by everything in a store that counts.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     counters: Counters,
     stages: Stages,
-    costs: Costs,
+    copy_is_cheaper: OnceLock<bool>,
     warnings: Warnings,
 }
 
@@ -25,8 +25,13 @@ impl Accounts {
         &self.stages
     }
 
-    pub(crate) fn costs(&self) -> &Costs {
-        &self.costs
+    /// Is copying into fresh memory cheaper here than registering fresh memory for one transfer? Measured once, at open.
+    pub(crate) fn copy_is_cheaper(&self) -> bool {
+        *self.copy_is_cheaper.get().unwrap_or(&true)
+    }
+
+    pub(crate) fn note_copy_is_cheaper(&self, cheaper: bool) {
+        self.copy_is_cheaper.get_or_init(|| cheaper);
     }
 
     /// Counts a fallback of `keys` values and warns once per kind. Under `strict` it is the caller's to refuse first.

@@ -301,7 +301,7 @@ fn measure(parts: &Parts) {
     let best = |probe: &dyn Fn() -> Option<Duration>| (0..PROBES).filter_map(|_| probe()).min();
     let registrations = parts.memory.registrations();
     if let (Some(copied), Some(registered)) = (best(&time_copy), best(&|| time_registration(registrations))) {
-        parts.accounts.costs().note(copied, registered);
+        parts.accounts.note_copy_is_cheaper(copied <= registered);
         log::debug!("4 MiB of fresh memory: copy {copied:?}, registration {registered:?}");
     }
 }

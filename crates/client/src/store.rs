@@ -124,7 +124,7 @@ impl Store {
     pub fn get(&self, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
         match per_call::get(self.parts(), request, patience) {
             Ok(answer) => answer,
-            Err(request) => read::get::<read::Pooled>(self.parts(), request, patience),
+            Err(request) => read::get(self.parts(), request, patience),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reads through loans: into memory that the engine lends, and out of it into fresh memory, per batch of keys and dtype.
 
-use super::loan::{self, Call, Done};
+use super::loan::{Call, Done};
 use crate::{
     Delivery, FallbackKind, ReadError,
     parts::Parts,
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{borrow::Cow, mem};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
-use tensorlease_engine::{LoanLimits, Staging};
+use tensorlease_engine::LoanLimits;
 
 /// A read through loans. What is larger than a loan, and what got none, is collected and registered once per dtype.
 pub(super) struct Lent {
@@ -29,26 +29,20 @@ pub(super) struct Lent {
     collected: bool,
 }
 
-impl Course for Lent {
-    type Call = Call;
-
-    fn new(parts: &Parts, job: &Job) -> Self {
-        let nothing = LoanLimits {
-            bytes_max: 1,
-            keys_max: 1,
-        };
+impl Lent {
+    pub(super) fn new(limits: LoanLimits, job: &Job) -> Self {
         Self {
-            limits: parts.calls.engine().staging().map_or(nothing, Staging::limits),
+            limits,
             unlent: vec![false; job.unit_count()],
             newly_unlent: 0,
             first_unlent: (0, FallbackKind::NoLoan, Cow::Borrowed("")),
             collected: false,
         }
     }
+}
 
-    fn staged_bytes_max(parts: &Parts) -> u64 {
-        loan::staged_bytes_max(parts)
-    }
+impl Course for Lent {
+    type Call = Call;
 
     fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError> {
         self.collected = false;

@@ -12,29 +12,18 @@ mod tests;
 use super::{
     groups::{self, Group, Transfer, TransferMode},
     items::Items,
-    terms::Terms,
     units::{self, Unit},
 };
 use crate::{
-    Delivery, FallbackKind, KeyFailure, ReadError,
+    Delivery, FallbackKind, KeyFailure, ReadError, ReadRequest,
     error::{invalid, quoted},
     held::Quarantine,
+    terms::Terms,
 };
-use std::{collections::BTreeMap, mem, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, mem, sync::Arc};
 use tensorlease_arena::plan::fold_duplicates;
 use tensorlease_engine::Fault;
 use tensorlease_memory::{Foreign, Landing};
-
-/// What is asked for beside the items themselves.
-#[derive(Debug, Default)]
-pub(crate) struct Wish {
-    pub(crate) batches: Vec<Range<usize>>,
-    pub(crate) delivery: Delivery,
-    /// One destination per item, or none at all.
-    pub(crate) into: Vec<Foreign>,
-    /// With `into`: transfers write the caller's memory directly.
-    pub(crate) direct: bool,
-}
 
 /// What became of one transfer.
 #[derive(Debug)]
@@ -91,26 +80,26 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Lays out the units of a read. Values of zero bytes are set aside here.
+    /// Lays out the units of a read, whose items are `items`. Values of zero bytes are set aside here.
     ///
     /// # Errors
     /// A key that is asked for as two different things.
     pub(crate) fn new(
         terms: Terms,
         items: Arc<Items>,
-        wish: Wish,
+        request: ReadRequest,
         quarantine: Arc<Quarantine>,
     ) -> Result<Self, ReadError> {
         Ok(Self {
             first_use: first_use(&items)?,
-            units: units::lay_out(&items, &wish.batches),
+            units: units::lay_out(&items, &request.batches),
             terms,
             items,
             quarantine,
-            batch_count: wish.batches.len(),
-            delivery: wish.delivery,
-            into: wish.into.into_iter().map(Some).collect(),
-            direct: wish.direct,
+            batch_count: request.batches.len(),
+            delivery: request.delivery.unwrap_or_default(),
+            into: request.into.into_iter().map(Some).collect(),
+            direct: request.direct,
             ready: [Vec::new(), Vec::new(), Vec::new()],
             cut: BTreeMap::new(),
             divisor: 1,
