@@ -50,7 +50,7 @@ fn terms(parts: &Parts) -> Terms {
 
 /// The baseline: batches of keys, and per dtype one fresh allocation, one registration, one transfer.
 fn land_registered(parts: &Parts, job: &mut Job, _wait: &Wait<'_>) -> Result<(), ReadError> {
-    let limits = job.terms().registered_limits();
+    let limits = job.terms.registered_limits();
     for batch in job.waiting().chunks(parts.options.batch_keys as usize) {
         for of_one_dtype in job.of_one_dtype(batch) {
             land::in_mappings(parts, job, &of_one_dtype, TransferMode::Registered, limits)?;

@@ -52,7 +52,7 @@ impl Course for Lent {
             return Ok(());
         }
         // What got neither lease nor loan is counted, and not tried again.
-        let leases = job.delivery() == Delivery::Leased;
+        let leases = job.delivery == Delivery::Leased;
         let (leased, mut lent): (Vec<u32>, Vec<u32>) = waiting
             .into_iter()
             .partition(|unit| leases && !self.unlent[*unit as usize]);
@@ -114,7 +114,7 @@ impl Lent {
         if self.collected {
             return Ok(());
         }
-        let limits = job.terms().registered_limits();
+        let limits = job.terms.registered_limits();
         for region in job.of_one_dtype(&registered) {
             land::in_mappings(parts, job, &region, TransferMode::Registered, limits)?;
         }
@@ -123,7 +123,7 @@ impl Lent {
 
     fn longest_part(job: &Job, unit: u32) -> u64 {
         let parts = job.unit(unit).each_part();
-        parts.map(|(item, _)| job.items().len_of(item)).max().unwrap_or(0)
+        parts.map(|(item, _)| job.items.len_of(item)).max().unwrap_or(0)
     }
 
     fn refuse_larger_than_a_loan(&mut self, parts: &Parts, job: &Job, units: &[u32]) -> Result<(), ReadError> {
@@ -148,7 +148,7 @@ impl Lent {
 
     /// One group per loan: batches of so many keys, each cut by the share, as Mooncake's own client counts them.
     fn by_loan(&self, job: &Job, transfers: Vec<Transfer>) -> Vec<Group> {
-        let (LoanLimits { bytes_max, keys_max }, divisor) = (self.limits, job.divisor());
+        let (LoanLimits { bytes_max, keys_max }, divisor) = (self.limits, job.divisor);
         let limits = GroupLimits {
             bytes_max: (bytes_max / divisor).max(1),
             keys_max: (keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1),
@@ -158,7 +158,7 @@ impl Lent {
             let sizes: Vec<u64> = batch.iter().map(|transfer| transfer.len).collect();
             lens.extend(groups::group_lens(&cut_groups(&sizes, limits), batch));
         }
-        groups::grouped(job.items(), TransferMode::Staged, transfers, lens)
+        groups::grouped(&job.items, TransferMode::Staged, transfers, lens)
     }
 
     /// It lands in memory that is registered for the call; the caller's own memory is filled through the bounce reserve.
@@ -197,7 +197,7 @@ impl Lent {
 
     /// What was cut by the engine's loans is cut again by the rounds of the bounce reserve, which may be smaller.
     fn push_bounced(job: &mut Job, transfer: Transfer) {
-        let round = job.terms().round_bytes;
+        let round = job.terms.round_bytes;
         if transfer.len <= round {
             job.push_ready(TransferMode::Staged, transfer);
         } else {
@@ -220,7 +220,7 @@ impl Lent {
 
     /// What was to be leased is counted as a fallback by now.
     fn count_without_loan(parts: &Parts, job: &Job, kind: FallbackKind, values: u64, cause: Option<&str>) {
-        let leased = job.delivery() == Delivery::Leased && !job.has_destinations();
+        let leased = job.delivery == Delivery::Leased && !job.has_destinations();
         if leased {
             parts.accounts.count_reason(kind, values, cause);
         } else {

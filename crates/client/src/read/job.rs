@@ -55,14 +55,14 @@ pub(crate) struct UnitMemory {
 
 /// One read as it goes.
 pub(crate) struct Job {
-    pub(super) terms: Terms,
-    pub(super) items: Arc<Items>,
+    pub(crate) terms: Terms,
+    pub(crate) items: Arc<Items>,
     quarantine: Arc<Quarantine>,
     /// For each item the first item with the same key; `None` where no key is asked for twice.
     pub(super) first_use: Option<Vec<u32>>,
     pub(super) units: Vec<Unit>,
     pub(super) batch_count: usize,
-    delivery: Delivery,
+    pub(crate) delivery: Delivery,
     /// One destination per item, or none at all. Each is taken once.
     into: Vec<Option<Foreign>>,
     direct: bool,
@@ -70,7 +70,8 @@ pub(crate) struct Job {
     ready: [Vec<Transfer>; 3],
     /// Items that are fetched in ranges, and the version of the object that was there before the first of them; `None`: not asked yet.
     cut: BTreeMap<u32, Option<u64>>,
-    divisor: u64,
+    /// So often have calls been halved, as a factor.
+    pub(crate) divisor: u64,
     /// The engine had no memory for calls side by side.
     starved: bool,
     halve: bool,
@@ -109,18 +110,6 @@ impl Job {
             failures: Vec::new(),
             passing: Vec::new(),
         })
-    }
-
-    pub(crate) fn terms(&self) -> &Terms {
-        &self.terms
-    }
-
-    pub(crate) fn items(&self) -> &Arc<Items> {
-        &self.items
-    }
-
-    pub(crate) fn delivery(&self) -> Delivery {
-        self.delivery
     }
 
     /// Does it fill memory of the caller?
@@ -176,11 +165,6 @@ impl Job {
 
     pub(crate) fn cut(&self, mode: TransferMode, transfers: Vec<Transfer>) -> Vec<Group> {
         groups::cut(&self.terms, &self.items, mode, transfers, self.divisor)
-    }
-
-    /// So often have calls been halved, as a factor.
-    pub(crate) fn divisor(&self) -> u64 {
-        self.divisor
     }
 
     /// How many engine calls may run side by side: one after the other they need the least of the engine's memory.
