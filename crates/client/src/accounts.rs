@@ -2,10 +2,13 @@
 
 use crate::{
     FallbackKind,
+    patience::lock,
     stats::{Counters, Stages},
-    warnings::Warnings,
 };
-use std::sync::OnceLock;
+use std::{
+    collections::HashSet,
+    sync::{Mutex, OnceLock},
+};
 
 /// Shared by everything in a store that counts.
 #[derive(Debug, Default)]
@@ -13,7 +16,8 @@ pub(crate) struct Accounts {
     counters: Counters,
     stages: Stages,
     copy_is_cheaper: OnceLock<bool>,
-    warnings: Warnings,
+    /// Kinds of fallback that were warned of.
+    warned: Mutex<HashSet<FallbackKind>>,
 }
 
 impl Accounts {
@@ -47,13 +51,19 @@ impl Accounts {
             None => format!("{keys} values leave the fast path: {}", kind.words()),
             Some(cause) => format!("{keys} values leave the fast path: {} ({cause})", kind.words()),
         };
-        if !self.warnings.once(kind, text) {
+        if !self.warn_once(kind, text) {
             self.counters.warnings_suppressed.add(1);
         }
     }
 
-    /// Warns once of `kind`, without counting a value.
-    pub(crate) fn warn_once(&self, kind: FallbackKind, text: impl FnOnce() -> String) {
-        self.warnings.once(kind, text);
+    /// Warns of `kind` the first time, and says whether it was. Later ones are told at DEBUG.
+    pub(crate) fn warn_once(&self, kind: FallbackKind, text: impl FnOnce() -> String) -> bool {
+        let first = lock(&self.warned).insert(kind);
+        if first {
+            log::warn!("{} (this warning is given once; stats() counts on)", text());
+        } else {
+            log::debug!("{}", text());
+        }
+        first
     }
 }

@@ -48,7 +48,6 @@ mod retrying;
 mod store;
 mod terms;
 mod url;
-mod warnings;
 mod workers;
 mod write;
 

@@ -145,12 +145,9 @@ pub(crate) fn parts(
     }
     let copies = options.copy_cache_bytes.unwrap_or(options.max_bytes / 2);
     let page = limits::page_bytes() as u64;
-    let copies = Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
-    let slab_bytes_first = copies.slab_bytes_first.min(COPY_SLAB_BYTES_FIRST);
-    let copies = Budget {
-        slab_bytes_first,
-        ..copies
-    };
+    let mut copies =
+        Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
+    copies.slab_bytes_first = copies.slab_bytes_first.min(COPY_SLAB_BYTES_FIRST);
     let arena = match lent {
         Some(source) => Pool::with_source("arena", budget, source),
         None => Pool::new("arena", budget, options.fork.unwrap_or(ForkPolicy::Inherit)),

@@ -96,9 +96,11 @@ impl Course for Lent {
 
 impl Lent {
     fn land_lent(&mut self, parts: &Parts, job: &mut Job, units: &[u32]) -> Result<(), ReadError> {
+        let lens = |unit: u32| job.unit(unit).each_part().map(|(item, _)| job.items.len_of(item));
+        let too_large = |unit: u32| lens(unit).any(|len| self.limits.bytes_max < len);
         let (registered, lent): (Vec<u32>, Vec<u32>) = units
             .iter()
-            .partition(|unit| self.unlent[**unit as usize] || self.limits.bytes_max < Self::longest_part(job, **unit));
+            .partition(|unit| self.unlent[**unit as usize] || too_large(**unit));
         self.refuse_larger_than_a_loan(parts, job, &registered)?;
         let unlimited = GroupLimits {
             keys_max: usize::MAX,
@@ -119,11 +121,6 @@ impl Lent {
             land::in_mappings(parts, job, &region, TransferMode::Registered, limits)?;
         }
         Ok(())
-    }
-
-    fn longest_part(job: &Job, unit: u32) -> u64 {
-        let parts = job.unit(unit).each_part();
-        parts.map(|(item, _)| job.items.len_of(item)).max().unwrap_or(0)
     }
 
     fn refuse_larger_than_a_loan(&mut self, parts: &Parts, job: &Job, units: &[u32]) -> Result<(), ReadError> {
