@@ -11,8 +11,8 @@ from tensorlease import codec_format as form
 from tensorlease import numpy_dtypes
 from tensorlease._core import count_extensions, dtype_names
 from tensorlease.codec_format import inside_out
+from tensorlease.dtypes import imported
 from tensorlease.errors import ConfigError, Error, with_article
-from tensorlease.imported import imported
 
 #: Types that are packed without a look inside. Integers too large for msgpack are extension values that hold bytes.
 _FLAT = {str, int, float, bool, type(None), bytes}

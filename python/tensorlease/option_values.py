@@ -51,9 +51,9 @@ def one_of(names: tuple[str, ...], kind: str) -> Callable[[str], str]:
 
 def size_bytes(text: str) -> int:
     """A size of at least one byte. A ValueError says what is allowed."""
-    size = parse_bytes(text, "the size")
+    size = parse_bytes(text)
     if size < 1:
-        raise ValueError(f"the size is {text!r}; it must be at least one byte")
+        raise ValueError(f"{text!r} is no size; it must be at least one byte")
     return size
 
 
