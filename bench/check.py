@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.engine import MOONCAKE
 from bench.lending import BATCH_KEYS, PUBLISHED_LEASES, READERS, published_loans
-from tensorlease.bench.check import check_reads
+from tensorlease.bench.reads import check_reads
 from tensorlease.bench.report import Report, Row, Verdict, at_least, at_most
 from tensorlease.sizes import GIB, format_bytes
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.mooncake_master import HOST, free_port, listens, master_binary
-from tensorlease.processes import end_process, listens_at, stop_process
+from tensorlease.processes import end_process, is_stopped, listens_at
 
 START_SECONDS = 30.0
 STOP_SECONDS = 5.0
@@ -157,7 +157,7 @@ class SegmentOwner:
 
     def pause(self) -> None:
         """SIGSTOP: its transfers hang. Returns once it has stopped."""
-        stop_process(self.process, STOP_SECONDS)
+        stop_process(self.process)
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -186,6 +186,19 @@ class SegmentOwner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def stop_process(process: subprocess.Popen[Any], seconds: float = STOP_SECONDS) -> None:
+    """SIGSTOP. Returns once each of its threads stands still; SIGCONT lets them go on.
+
+    :raises TimeoutError: one does not within so many seconds
+    """
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + seconds
+    while not is_stopped(process.pid):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {process.pid} does not stop")
+        time.sleep(0.001)
 
 
 @contextlib.contextmanager

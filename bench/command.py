@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench import launch
 from bench.lending import ONE_BATCH
-from tensorlease.bench.command import (
-    FOUR_SHAPES,
-    SHARES,
-    add_budget,
-    add_reads,
-    add_repetitions,
-    add_shapes,
-    add_share,
-    add_shared,
-    mode_name,
-    share_name,
-    workload,
-)
+from tensorlease.bench.command import FOUR_SHAPES, SHARES, add_options, add_reads, mode_name, share_name, workload
 from tensorlease.cli import run
 from tensorlease.option_values import list_of, one_of, size, whole
 from tensorlease.sizes import GIB
@@ -60,15 +48,14 @@ def parser() -> argparse.ArgumentParser:
 def _add_reads(commands: Commands) -> None:
     reads = add_reads(commands)
     _add_owner(reads)
-    reads.set_defaults(shapes=_ALL_SHAPES, engine_of=launch.engine_of)
+    add_options(reads, shapes=_ALL_SHAPES, engine_of=launch.engine_of, verdicts_of=launch.verdicts_of)
 
 
 def _add_sweep(commands: Commands) -> None:
     sweep = commands.add_parser(
         "sweep", help="register-per-call and store-pool for more and more keys per batch, on Mooncake"
     )
-    _add_shared(sweep, engine="mooncake")
-    add_shapes(sweep, "1024x1MiB")
+    _add_shared(sweep, "--shapes", "--reps", "--max-bytes", "--share", engine="mooncake", shapes="1024x1MiB")
     sweep.add_argument(
         "--batch-keys",
         type=list_of(whole(1)),
@@ -76,15 +63,13 @@ def _add_sweep(commands: Commands) -> None:
         metavar="LIST",
         help=f"default {_DEFAULT_BATCHES}",
     )
-    add_repetitions(sweep, 10, "timed reads per mode and number of keys")
-    add_budget(sweep)
-    add_share(sweep)
     sweep.set_defaults(run=launch.run_sweep)
 
 
 def _add_rounds(commands: Commands) -> None:
     rounds = commands.add_parser("rounds", help="leases of Mooncake's own pool per read, counted by reading")
-    _add_shared(rounds, engine="mooncake", readers=False)
+    add_options(rounds, "--engine", "--seed", "--json", "--check", "--shapes", "--reps", engine="mooncake", reps=3)
+    _add_owner(rounds)
     rounds.add_argument(
         "--batch",
         type=workload,
@@ -99,7 +84,6 @@ def _add_rounds(commands: Commands) -> None:
         metavar="LIST",
         help="local buffers (default 64MiB,256MiB,1GiB,4GiB)",
     )
-    add_shapes(rounds, FOUR_SHAPES)
     rounds.add_argument(
         "--shares",
         type=list_of(share_name),
@@ -107,14 +91,12 @@ def _add_rounds(commands: Commands) -> None:
         metavar="LIST",
         help=f"default {','.join(SHARES)}",
     )
-    add_repetitions(rounds, 3, "counted reads each")
-    rounds.set_defaults(run=launch.run_rounds)
+    rounds.set_defaults(run=launch.run_rounds, verdicts_of=launch.verdicts_of)
 
 
 def _add_writes(commands: Commands) -> None:
     writes = commands.add_parser("writes", help="each kind of value against registering its memory for the write")
-    _add_shared(writes)
-    add_shapes(writes, _ALL_SHAPES.replace("4096x1MiB,", ""))
+    _add_shared(writes, "--shapes", "--reps", "--max-bytes", shapes=_ALL_SHAPES.replace("4096x1MiB,", ""))
     writes.add_argument(
         "--modes",
         type=list_of(one_of(WRITE_MODE_NAMES, "mode")),
@@ -122,15 +104,15 @@ def _add_writes(commands: Commands) -> None:
         metavar="LIST",
         help=f"default {','.join(WRITE_MODE_NAMES)}",
     )
-    add_repetitions(writes, 10, "timed writes per mode")
-    add_budget(writes)
     writes.set_defaults(run=launch.run_writes)
 
 
 def _add_pairs(commands: Commands) -> None:
     pairs = commands.add_parser("pairs", help="two modes in alternating pairs; the ratio b / a")
-    _add_shared(pairs)
-    add_shapes(pairs, _ALL_SHAPES, "--shape")
+    _add_shared(pairs, "--share")
+    pairs.add_argument(
+        "--shapes", "--shape", type=list_of(workload), default=_ALL_SHAPES, metavar="LIST", help="default %(default)s"
+    )
     pairs.add_argument("--a", type=mode_name, default="auto", metavar="MODE", help="default auto")
     pairs.add_argument(
         "--b", type=mode_name, default="register-per-call", metavar="MODE", help="default register-per-call"
@@ -141,22 +123,20 @@ def _add_pairs(commands: Commands) -> None:
     pairs.add_argument(
         "--max-bytes", type=list_of(size), default="1GiB,64MiB", metavar="LIST", help="budgets (default 1GiB,64MiB)"
     )
-    add_share(pairs)
     pairs.set_defaults(run=launch.run_pairs)
 
 
 def _add_stack(commands: Commands) -> None:
     stack = commands.add_parser("stack", help="get_batch against get + torch.stack")
-    _add_shared(stack)
+    _add_shared(stack, "--reps", reps=11)
     stack.add_argument("--shape", type=workload, default="4096x64KiB", metavar="SHAPE", help="default 4096x64KiB")
-    add_repetitions(stack, 11, "timed reads each")
     stack.add_argument("--max-bytes", type=size, default=GIB, metavar="SIZE", help="default 1GiB")
     stack.set_defaults(run=launch.run_stack)
 
 
 def _add_keys(commands: Commands) -> None:
     keys = commands.add_parser("keys", help="costs per key, for more and more keys")
-    _add_shared(keys)
+    _add_shared(keys, "--reps", reps=5)
     keys.add_argument(
         "--keys",
         type=list_of(whole(1)),
@@ -165,7 +145,6 @@ def _add_keys(commands: Commands) -> None:
         help="default 16384,100000,1000000",
     )
     keys.add_argument("--row-bytes", type=size, default=64, metavar="SIZE", help="default 64")
-    add_repetitions(keys, 5, "timed reads each")
     keys.add_argument("--max-bytes", type=size, default=GIB, metavar="SIZE", help="default 1GiB")
     keys.set_defaults(run=launch.run_keys)
 
@@ -198,8 +177,10 @@ def _add_job(demo: argparse.ArgumentParser, *, steps: int, samples: int) -> None
     demo.add_argument("--seed", type=whole(0), default=0, metavar="N")
 
 
-def _add_shared(parser: argparse.ArgumentParser, engine: str = "embedded://", *, readers: bool = True) -> None:
-    add_shared(parser, engine, readers=readers)
+def _add_shared(parser: argparse.ArgumentParser, *more: str, **defaults: object) -> None:
+    """Options of every benchmark, and more of those that `reads` has."""
+    shared = ("--engine", "--readers", "--seed", "--json", "--check")
+    add_options(parser, *shared, *more, verdicts_of=launch.verdicts_of, **defaults)
     _add_owner(parser)
 
 
@@ -211,4 +192,3 @@ def _add_owner(parser: argparse.ArgumentParser) -> None:
         help="with --engine mooncake, a cluster on this machine that is started and stopped here: objects in this process, or in "
         "another one (default same)",
     )
-    parser.set_defaults(verdicts_of=launch.verdicts_of)

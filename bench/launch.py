@@ -131,8 +131,8 @@ def run_keys(options: argparse.Namespace) -> int:
 
 
 def run_plot(options: argparse.Namespace) -> int:
+    from bench.stored_report import read_json
     from tensorlease.bench import plot
-    from tensorlease.bench.report import read_json
 
     report = read_json(options.report)
     if report.get("benchmark") != "reads":

@@ -11,9 +11,8 @@ from bench.engine import Engine
 from bench.lending import BATCH_KEYS, READERS, planned_loans, published_loans, share_bytes
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.modes import STORE_POOL
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import Readings, alternate, row_of
+from tensorlease.bench.reading import STORE_POOL, Readings, alternate, row_of
 from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of
 from tensorlease.bench.workload import Workload
 from tensorlease.sizes import MIB, format_bytes
@@ -91,7 +90,8 @@ def _counted(settings: RoundsSettings, workload: Workload, engine: Engine, progr
     doing = f"{workload.name}, buffer {format_bytes(buffer)}, share {share}"
     with engine.store(workload, _ARENA_BYTES, READERS) as store:
         column.put(store)
-        alternate(store, column, settings.repetitions, rng, readings, lambda _: progress.step(doing))
+        for _ in alternate(store, column, settings.repetitions, rng, readings):
+            progress.step(doing)
     return {
         "planned_loans": planned_loans(workload, engine.batch_keys, share_bytes(buffer, READERS, share)),
         "published_loans": published_loans(workload.name, share, buffer),

@@ -10,9 +10,8 @@ from bench.engine import Engine
 from bench.lending import planned_loans, share_bytes
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.modes import BASELINE, STORE_POOL
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import Readings, alternate, row_of
+from tensorlease.bench.reading import BASELINE, STORE_POOL, Readings, alternate, row_of
 from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of
 from tensorlease.bench.workload import Workload
 
@@ -71,9 +70,8 @@ def _run_case(settings: SweepSettings, workload: Workload, keys: int, report: Re
         with engine.store(workload, settings.max_bytes, settings.readers) as store:
             column.put(store)
             doing = f"{workload.name}, {keys} keys a batch"
-            alternate(
-                store, column, settings.repetitions, rng, readings, lambda mode: progress.step(f"{doing}: {mode}")
-            )
+            for mode in alternate(store, column, settings.repetitions, rng, readings):
+                progress.step(f"{doing}: {mode}")
     finally:
         share = share_bytes(engine.local_buffer_bytes, settings.readers, engine.share or "half")
         planned = planned_loans(workload, keys, share)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import tensorlease as tl
+from bench.batches import rows_of_one_batch
 from bench.engine import Engine
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import add_yardstick, header
@@ -95,7 +96,7 @@ def _run_shape(settings: WritesSettings, workload: Workload, report: Report, pro
     rng = random.Random(f"{settings.seed}/{workload.name}")
     column = Column(workload, settings.seed)
     # Rows of one batch, as a job hands them over: the released client registers those that touch in one piece.
-    rows = column.batch().split(list(workload.lengths))
+    rows = rows_of_one_batch(column)
     try:
         with settings.engine.store(workload, settings.max_bytes, settings.readers) as store:
             values = {mode: _values_of(mode, store, rows) for mode in settings.modes}

@@ -14,13 +14,13 @@ from bench.compare.chart import plot_comparison
 from bench.compare.contenders import READS, REFERENCE, RELEASED, WRITES
 from bench.compare.promises import broken_promises
 from bench.spread import stdev
+from bench.stored_report import read_json
 from tensorlease.bench.report import (
     Report,
     Row,
     TableColumn,
     count,
     machine_line,
-    read_json,
     table_of,
     times,
     write_json,

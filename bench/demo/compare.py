@@ -13,9 +13,8 @@ import tensorlease as tl
 from bench.demo.samples import TOKEN_FIELDS, Plan, checksum, make_sample, sample_key
 from tensorlease.bench.column import WrongContents
 from tensorlease.bench.machine import require_memory
-from tensorlease.bench.modes import Rows
 from tensorlease.bench.opening import emptied, engine_for, new_namespace
-from tensorlease.bench.reading import Reading, warm_then_timed
+from tensorlease.bench.reading import Reading, Rows, warm_then_timed
 from tensorlease.bench.report import count, table
 from tensorlease.host import HOST_URL
 from tensorlease.sizes import GIB, format_bytes

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
+from bench.stored_report import read_json
 from tensorlease.bench.plot import INK, dress, head
-from tensorlease.bench.report import Report, Row, machine_line, read_json
+from tensorlease.bench.report import Report, Row, machine_line
 from tensorlease.sizes import GIB
 
 if TYPE_CHECKING:

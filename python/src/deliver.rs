@@ -6,7 +6,7 @@ use crate::{
     error::{config_error, mismatch_error, refuse},
     numpy::{Form, NUMPY},
     numpy_api::Memory,
-    read::{Field, Wish},
+    read::{Field, Wanted, Wish},
     shape::{self, Dims},
     torch::TORCH,
 };
@@ -52,101 +52,95 @@ fn words(py: Python<'_>, words: Vec<i64>) -> PyResult<Bound<'_, PyAny>> {
     torch.wrap(py, DType::I64, &dims, Some(Owner::Words(words.into())))
 }
 
-/// Who asked for the values of one read, and how.
-pub(crate) struct Recipient<'a, 'py> {
-    pub(crate) store: &'a Store,
-    /// Named in errors.
-    pub(crate) keys: &'a Bound<'py, PyList>,
-    pub(crate) wishes: &'a [Wish],
-    pub(crate) allow_pickle: bool,
+/// The values of a read, in the order of its keys.
+pub(crate) fn values<'py>(store: &Store, wanted: &Wanted<'py>, found: Vec<ReadValue>) -> PyResult<Bound<'py, PyList>> {
+    let py = wanted.keys.py();
+    let mut packed = Vec::new();
+    let mut objects = Vec::with_capacity(found.len());
+    let started = Instant::now();
+    for (index, value) in found.into_iter().enumerate() {
+        objects.push(match value.kind {
+            ObjectKind::Tensor(spec) => {
+                let flavour = match wanted.wishes[index] {
+                    Wish::Tensor(flavour) => flavour,
+                    Wish::Any => Flavour::Any,
+                    // The caller asked for a value that is no tensor, and an array is one. The framework that the
+                    // object came from is not known.
+                    Wish::Value => Flavour::Numpy,
+                };
+                tensor(py, spec.dtype(), &shape::signed(spec.shape()), value.buffer, flavour)?
+            }
+            ObjectKind::Packed => {
+                check_packed(wanted, index)?;
+                packed.push((index, value.buffer));
+                py.None().into_bound(py)
+            }
+        });
+    }
+    store.count_wrap(started.elapsed());
+    // Decoding is no part of wrapping, and is not counted as such.
+    for (index, buffer) in packed {
+        objects[index] = decoded(wanted, index, Lease::memory(py, buffer)?)?;
+    }
+    PyList::new(py, objects)
 }
 
-impl<'py> Recipient<'_, 'py> {
-    /// The values in the order of the keys.
-    pub(crate) fn values(&self, found: Vec<ReadValue>) -> PyResult<Bound<'py, PyList>> {
-        let py = self.keys.py();
-        let mut packed = Vec::new();
-        let mut objects = Vec::with_capacity(found.len());
-        let started = Instant::now();
-        for (index, value) in found.into_iter().enumerate() {
-            objects.push(match value.kind {
-                ObjectKind::Tensor(spec) => {
-                    let flavour = match self.wishes[index] {
-                        Wish::Tensor(flavour) => flavour,
-                        Wish::Any => Flavour::Any,
-                        // Asked for as no tensor: arrays are values, and nobody remembers which framework an object came from.
-                        Wish::Value => Flavour::Numpy,
-                    };
-                    tensor(py, spec.dtype(), &shape::signed(spec.shape()), value.buffer, flavour)?
-                }
-                ObjectKind::Packed => {
-                    self.check_packed(index)?;
-                    packed.push((index, value.buffer));
-                    py.None().into_bound(py)
-                }
-            });
-        }
-        self.store.count_wrap(started.elapsed());
-        // Decoding is no part of wrapping, and is not counted as such.
-        for (index, buffer) in packed {
-            objects[index] = self.decoded(index, Lease::memory(py, buffer)?)?;
-        }
-        PyList::new(py, objects)
+/// Values that are read in place, as read-only numpy arrays over the store's own memory.
+pub(crate) fn in_place<'py>(
+    store: &Store,
+    wanted: &Wanted<'py>,
+    found: Vec<ValueView>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = wanted.keys.py();
+    let Some(numpy) = NUMPY.installed(py)? else {
+        return refuse!(
+            py,
+            "view=True gives numpy arrays, and numpy is not installed; install it"
+        );
+    };
+    let started = Instant::now();
+    let mut objects = Vec::with_capacity(found.len());
+    // Values of one kind share their spec, and then shape and dtype as numpy takes them.
+    let mut last: Option<(Arc<TensorSpec>, Form<'py>)> = None;
+    for (index, value) in found.into_iter().enumerate() {
+        let memory = value.view.map(|view| InPlace::memory(py, view)).transpose()?;
+        objects.push(match value.kind {
+            ObjectKind::Tensor(spec) => {
+                let form = match last.take() {
+                    Some((known, form)) if Arc::ptr_eq(&known, &spec) => form,
+                    _ => numpy.form(py, spec.dtype(), &shape::signed(spec.shape()))?,
+                };
+                let (_, form) = last.insert((spec, form));
+                numpy.over(form, memory)?
+            }
+            ObjectKind::Packed => {
+                check_packed(wanted, index)?;
+                decoded(wanted, index, memory)?
+            }
+        });
     }
+    store.count_wrap(started.elapsed());
+    PyList::new(py, objects)
+}
 
-    /// Values that are read in place: numpy arrays over the store's own memory, read-only.
-    pub(crate) fn in_place(&self, found: Vec<ValueView>) -> PyResult<Bound<'py, PyList>> {
-        let py = self.keys.py();
-        let Some(numpy) = NUMPY.installed(py)? else {
-            return refuse!(
-                py,
-                "view=True gives numpy arrays, and numpy is not installed; install it"
-            );
-        };
-        let started = Instant::now();
-        let mut objects = Vec::with_capacity(found.len());
-        // Values of one kind share their spec, and then shape and dtype as numpy takes them.
-        let mut last: Option<(Arc<TensorSpec>, Form<'py>)> = None;
-        for (index, value) in found.into_iter().enumerate() {
-            let memory = value.view.map(|view| InPlace::memory(py, view)).transpose()?;
-            objects.push(match value.kind {
-                ObjectKind::Tensor(spec) => {
-                    let form = match last.take() {
-                        Some((known, form)) if Arc::ptr_eq(&known, &spec) => form,
-                        _ => numpy.form(py, spec.dtype(), &shape::signed(spec.shape()))?,
-                    };
-                    let (_, form) = last.insert((spec, form));
-                    numpy.over(form, memory)?
-                }
-                ObjectKind::Packed => {
-                    self.check_packed(index)?;
-                    self.decoded(index, memory)?
-                }
-            });
-        }
-        self.store.count_wrap(started.elapsed());
-        PyList::new(py, objects)
+/// A value that is no tensor may be delivered only where no tensor was asked for.
+fn check_packed(wanted: &Wanted<'_>, index: usize) -> PyResult<()> {
+    if !matches!(wanted.wishes[index], Wish::Tensor(_)) {
+        return Ok(());
     }
+    let message = "holds a value that is no tensor; pass dtype None";
+    Err(mismatch_error(wanted.keys.py(), &key(wanted, index)?, message))
+}
 
-    /// A value that is no tensor may be delivered only where no tensor was asked for.
-    fn check_packed(&self, index: usize) -> PyResult<()> {
-        if !matches!(self.wishes[index], Wish::Tensor(_)) {
-            return Ok(());
-        }
-        let message = "holds a value that is no tensor; pass dtype None";
-        Err(mismatch_error(self.keys.py(), &self.key(index)?, message))
-    }
+fn key(wanted: &Wanted<'_>, index: usize) -> PyResult<String> {
+    wanted.keys.get_item(index)?.extract()
+}
 
-    fn key(&self, index: usize) -> PyResult<String> {
-        self.keys.get_item(index)?.extract()
-    }
-
-    fn decoded(&self, index: usize, memory: Option<Memory<'py>>) -> PyResult<Bound<'py, PyAny>> {
-        let py = self.keys.py();
-        let decode = DECODE.import(py, "tensorlease.codec", "decode")?;
-        let bytes = memory.map_or_else(|| PyBytes::new(py, b"").into_any(), Memory::into_owner);
-        decode.call1((bytes, self.key(index)?, self.allow_pickle))
-    }
+fn decoded<'py>(wanted: &Wanted<'py>, index: usize, memory: Option<Memory<'py>>) -> PyResult<Bound<'py, PyAny>> {
+    let py = wanted.keys.py();
+    let decode = DECODE.import(py, "tensorlease.codec", "decode")?;
+    let bytes = memory.map_or_else(|| PyBytes::new(py, b"").into_any(), Memory::into_owner);
+    decode.call1((bytes, key(wanted, index)?, wanted.allow_pickle))
 }
 
 /// The batches of a read: a tensor each, or for ragged rows a tuple `(values, offsets, length_min, length_max)`.

@@ -26,15 +26,15 @@ pub(crate) struct Resolved {
     pub(crate) flavour: Flavour,
 }
 
-/// dtype objects by address; each is kept alive, so that the address stays its own.
+/// dtype objects by address. Each is kept alive, so that the address stays its own.
 type ByAddress = HashMap<usize, (Py<PyAny>, Resolved)>;
 
 /// dtype objects seen so far.
 static KNOWN: Mutex<Option<ByAddress>> = Mutex::new(None);
-/// More distinct dtype objects than this are not remembered: somebody makes new ones for each call.
+/// So many dtype objects are remembered. A caller that makes new ones for each call would fill the memory.
 const KNOWN_MAX: usize = 256;
 
-/// And so many by one call, which looks through them one by one.
+/// So many are remembered by one call, which looks through them one by one.
 const SEEN_MAX: usize = 16;
 
 static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

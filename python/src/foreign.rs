@@ -1,5 +1,5 @@
-//! Memory of Python objects (tensors, arrays, bytes) as sources and destinations of transfers, each kept alive by its object;
-//! and memory that Mooncake has lent.
+//! Memory of Python objects (tensors, arrays, bytes) as sources and destinations of transfers, each kept alive by its
+//! object; and memory that Mooncake has lent.
 #![allow(unsafe_code)]
 use crate::{exchange::View, numpy_api::ArrayView};
 use pyo3::{prelude::*, types::PyBytes};
@@ -8,8 +8,9 @@ use tensorlease::Foreign;
 /// Memory of a torch tensor that `view` was read from and that is contiguous, `bytes` in all.
 pub(crate) fn of_tensor(tensor: Bound<'_, PyAny>, view: &View, bytes: usize) -> Foreign {
     debug_assert!(view.contiguous);
-    // SAFETY: the reference to the tensor keeps its storage alive; its size was computed from its own shape and dtype. Like every library that
-    // reads tensors without the GIL, this one relies on nobody resizing the storage during the call.
+    // SAFETY: the reference to the tensor keeps its storage alive; its size was computed from its own shape and dtype.
+    // Like every library that reads tensors without the GIL, this one relies on nobody resizing the storage during the
+    // call.
     unsafe { Foreign::new(view.data, bytes, Box::new(tensor.unbind())) }
 }
 
@@ -30,14 +31,15 @@ pub(crate) fn of_bytes(bytes: Bound<'_, PyBytes>) -> Foreign {
 
 /// `len` bytes at `addr` that Mooncake has lent until `lease` is dropped.
 pub(crate) fn of_lease(lease: Box<dyn Send + Sync>, addr: usize, len: usize) -> Foreign {
-    // SAFETY: Mooncake keeps the lease's `size`, at least `len`, bytes at `ptr` for it until it is released, which the owner does when it is
-    // dropped; nothing else refers to them, since no view of the lease is ever exported.
+    // SAFETY: Mooncake keeps the lease's `size`, at least `len`, bytes at `ptr` for it until it is released, which the
+    // owner does when it is dropped; nothing else refers to them, since no view of the lease is ever exported.
     unsafe { Foreign::new(std::ptr::with_exposed_provenance_mut(addr), len, lease) }
 }
 
 /// `len` bytes at `addr`, the segment that Mooncake's client `store` contributes: a source only.
 pub(crate) fn of_segment(store: Box<dyn Send + Sync>, addr: usize, len: usize) -> Foreign {
-    // SAFETY: Mooncake maps its segment until its client is closed. The engine copies from it only while it holds its lock that closing waits for
-    // (`Mooncake::enter`), and Rust has no reference to these bytes: Mooncake writes them as it likes, like a file's.
+    // SAFETY: Mooncake maps its segment until its client is closed. The engine copies from it only while it holds its
+    // lock that closing waits for (`Mooncake::enter`), and Rust has no reference to these bytes: Mooncake writes them
+    // as it likes, like a file's.
     unsafe { Foreign::new(std::ptr::with_exposed_provenance_mut(addr), len, store) }
 }

@@ -43,7 +43,8 @@ impl<T> Framework<T> {
     }
 }
 
-/// A module that is there and fails while it is imported (a library that it needs, two versions that do not fit): an error that names it.
+/// A module that is there and fails while it is imported (a library that it needs, two versions that do not fit): an
+/// error that names it.
 fn not_imported(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyException>(py) {
         // Ctrl-C, for one.

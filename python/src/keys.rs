@@ -6,15 +6,15 @@ use pyo3::{
 };
 use tensorlease_memory::has_room;
 
-/// What a call keeps for each of its keys while it runs, at most: here, and in the client.
+/// The most that a call keeps for each of its keys while it runs, here and in the client.
 const BYTES_PER_KEY: usize = 2 << 10;
 const MANY_KEYS: usize = 1 << 10;
 
-/// One list argument. Lists are copied, other iterables are listed; what iterates by accident (a str, a tensor) is refused, and so is a set, whose
-/// order is arbitrary: values would land under keys that differ from run to run.
+/// One list argument. A list is copied, and another iterable is listed. What iterates by accident (a str, a tensor) is
+/// refused. A set is refused because its order differs from run to run, and so would the keys that values land under.
 pub(crate) fn list_of<'py>(object: &Bound<'py, PyAny>, argument: &str) -> PyResult<Bound<'py, PyList>> {
     if let Ok(list) = object.cast_exact::<PyList>() {
-        // A copy: the call looks at it again after it has let other threads run, and they may change theirs.
+        // The call looks at the list again after other threads have run, and they may change theirs.
         return Ok(list.get_slice(0, list.len()));
     }
     if let Ok(tuple) = object.cast::<PyTuple>() {
@@ -47,7 +47,7 @@ pub(crate) fn keys_in_order(object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> 
     keys_of(&list_of(object, "keys")?)
 }
 
-/// The keys of a call whose outcome is one for all of them, whatever their order: a set will do.
+/// The keys of a call whose outcome does not depend on their order. A set will do.
 pub(crate) fn keys_in_any_order(object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     if !is_set(object) {
         return keys_of(&list_of(object, "keys")?);
@@ -66,7 +66,8 @@ pub(crate) fn listed<'py>(values: &Bound<'py, PyAny>, argument: &str) -> PyResul
     list_of(values, argument)
 }
 
-/// The keys, checked. With very many of them a call that has no memory for its own books ends here: later on that would end the process.
+/// The keys, checked. A call with very many keys that has no memory for its own books ends here. Later on that would
+/// end the process.
 pub(crate) fn keys_of(list: &Bound<'_, PyList>) -> PyResult<Vec<String>> {
     if MANY_KEYS <= list.len() && !has_room(list.len().saturating_mul(BYTES_PER_KEY)) {
         return Err(no_room(list.py(), list.len()));

@@ -1,7 +1,8 @@
 //! The Python module `tensorlease._core`: tensors of Python in and out of the client.
 #![deny(unsafe_code)]
 
-// From the outside in: the store, its arguments, its results, an engine that lives in Python, and the two interfaces of frameworks.
+// From the outside in: the store, its arguments, its results, an engine that lives in Python, and the two interfaces of
+// frameworks.
 mod store;
 
 mod keys;

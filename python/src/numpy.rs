@@ -23,7 +23,7 @@ pub(crate) static BY_CALL: Switch = Switch::off();
 /// What is used of numpy.
 pub(crate) struct Numpy {
     array: Py<PyType>,
-    /// The class of arrays that nobody may write, loaded with the first of them.
+    /// The class of read-only arrays, loaded with the first of them.
     view: PyOnceLock<Py<PyType>>,
     memmap: Py<PyAny>,
     empty: Py<PyAny>,
@@ -55,7 +55,7 @@ impl Numpy {
         })
     }
 
-    /// Is it an array that is nothing but its elements? (A masked array is more.)
+    /// Is it an array that is nothing but its elements? A masked array is more.
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = object.get_type_ptr().cast();
         let seen = self.view.get(object.py());
@@ -113,7 +113,7 @@ impl Numpy {
         })
     }
 
-    /// An array over memory, writable where that is. None exactly when the array has no bytes.
+    /// An array over memory, writable where the memory is. `memory` is None exactly when the array has no bytes.
     pub(crate) fn over<'py>(&self, form: &Form<'py>, memory: Option<Memory<'py>>) -> PyResult<Bound<'py, PyAny>> {
         let py = form.shape.py();
         let Some(mut memory) = memory.filter(|_| !form.empty) else {

@@ -1,5 +1,5 @@
-//! numpy's C interface. It makes an array over memory by one C call, which saves the arguments of a call in Python and the writable buffer that numpy
-//! asks for first. It tells where an array lies without a call at all.
+//! numpy's C interface. It makes an array over memory by one C call, which saves the arguments of a call in Python and
+//! the writable buffer that numpy asks for first. It tells where an array lies without a call at all.
 #![allow(unsafe_code)]
 use crate::{dtype::item_bytes, shape::Dims};
 use pyo3::{
@@ -39,7 +39,8 @@ type NewFromDescr = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 type SetBaseObject = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
 
-/// The beginning of a numpy object. Only what follows the head is ever borrowed: the head's count of references changes meanwhile.
+/// The beginning of a numpy object. Only what follows the head is ever borrowed: the head's count of references changes
+/// meanwhile.
 #[repr(C)]
 struct Object<T> {
     head: ffi::PyObject,
@@ -145,7 +146,8 @@ pub(crate) struct NumpyApi {
     set_base_object: SetBaseObject,
 }
 
-// SAFETY: the pointers lead to code and to a type of the numpy module, which are never unloaded or moved; they are used attached only.
+// SAFETY: the pointers lead to code and to a type of the numpy module, which are never unloaded or moved; they are used
+// attached only.
 unsafe impl Send for NumpyApi {}
 // SAFETY: as for Send.
 unsafe impl Sync for NumpyApi {}
@@ -162,7 +164,8 @@ impl<'py> Memory<'py> {
     /// The `len` bytes at `data`.
     ///
     /// # Safety
-    /// They stay where they are for as long as `owner` lives; where `writable` they may be written, by whoever has the array, until then.
+    /// They stay where they are for as long as `owner` lives; where `writable` they may be written, by whoever has the
+    /// array, until then.
     pub(crate) unsafe fn new(owner: Bound<'py, PyAny>, data: NonNull<u8>, len: usize, writable: bool) -> Self {
         Self {
             owner,
@@ -216,7 +219,8 @@ impl NumpyApi {
         })
     }
 
-    /// What an array is of and where it lies, without a call of Python. `known` tells what a dtype is. `None`: it is no array, or not of a known dtype.
+    /// What an array is of and where it lies, without a call of Python. `known` tells what a dtype is. `None`: it is no
+    /// array, or not of a known dtype.
     pub(crate) fn look(
         &self,
         array: &Bound<'_, PyAny>,
@@ -226,9 +230,11 @@ impl NumpyApi {
         if unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), self.array.as_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed attached only, as we are here.
+        // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed
+        // attached only, as we are here.
         let fields = unsafe { &(*array.as_ptr().cast::<Object<ArrayFields>>()).fields };
-        // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes them.
+        // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes
+        // them.
         let descr = unsafe { &(*fields.descr.cast::<Object<DescrFields>>()).fields };
         // SAFETY: as many sizes as the array has dimensions, which live as long as it.
         let shape = unsafe { dims(fields.dimensions, fields.nd) };
@@ -251,8 +257,9 @@ impl NumpyApi {
         Some((dtype, view))
     }
 
-    /// An array of `dims` over all of `memory`, in C order, of numpy's class or one made from it. The caller checked that `dtype` is a numpy dtype of `item_bytes`. `Err` gives the memory back:
-    /// its size or its alignment is not that of such an array.
+    /// An array of `dims` over all of `memory`, in C order, of numpy's class or one made from it. The caller checked
+    /// that `dtype` is a numpy dtype of `item_bytes`. `Err` gives the memory back: its size or its alignment is not
+    /// that of such an array.
     pub(crate) fn array<'py>(
         &self,
         class: &Bound<'py, PyType>,
@@ -277,8 +284,9 @@ impl NumpyApi {
         let data = memory.data.as_ptr().cast();
         let descr = dtype.clone().into_ptr();
         let class = class.as_ptr().cast();
-        // SAFETY: attached; `class` is numpy's array type or made from it, as the caller says; `descr` is a reference of a dtype that the call takes over; `dims` has `rank` values; the bytes at `data` are as many as the
-        // array has (checked above), and the array keeps their owner from the next call on, before anybody else has it.
+        // SAFETY: attached; `class` is numpy's array type or made from it, as the caller says; `descr` is a reference
+        // of a dtype that the call takes over; `dims` has `rank` values; the bytes at `data` are as many as the array
+        // has (checked above), and the array keeps their owner from the next call on, before anybody else has it.
         let array = unsafe {
             (self.new_from_descr)(
                 class,
@@ -296,7 +304,8 @@ impl NumpyApi {
             Ok(array) => array,
             Err(error) => return Ok(Err(error)),
         };
-        // SAFETY: attached; `array` is the array made above, which has no base yet; the call takes the reference of the owner over, also where it fails.
+        // SAFETY: attached; `array` is the array made above, which has no base yet; the call takes the reference of the
+        // owner over, also where it fails.
         let status = unsafe { (self.set_base_object)(array.as_ptr(), memory.owner.into_ptr()) };
         Ok(if status == 0 { Ok(array) } else { Err(PyErr::fetch(py)) })
     }

@@ -2,7 +2,7 @@
 use crate::{
     dtype::{DTypes, Flavour, Resolved},
     error::{named, refuse, shown},
-    keys::{keys_of, list_of, same_length},
+    keys::{flag_of, keys_of, list_of, same_length},
     shape::{Dims, Specs, Unsigned, dims_of, signed},
 };
 use pyo3::{
@@ -15,7 +15,7 @@ use tensorlease::{Delivery, Expected, ReadItem};
 /// What the caller takes for a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
-    /// Whatever is stored there.
+    /// A value of any kind.
     Any,
     /// A tensor.
     Tensor(Flavour),
@@ -24,23 +24,28 @@ pub(crate) enum Wish {
 }
 
 /// Arguments of one `get`, checked.
-pub(crate) struct Wanted {
-    pub(crate) items: Vec<ReadItem>,
+pub(crate) struct Wanted<'py> {
+    pub(crate) keys: Bound<'py, PyList>,
     pub(crate) wishes: Vec<Wish>,
+    pub(crate) allow_pickle: bool,
 }
 
-impl Wanted {
-    /// From the arguments of `get`. `describes`: the engine knows what it holds.
+impl<'py> Wanted<'py> {
+    /// Checks the arguments of `get`, and returns what to ask the client for too. `describes`: the engine knows what it
+    /// holds.
     pub(crate) fn new(
-        keys: &Bound<'_, PyList>,
-        shapes: Option<&Bound<'_, PyAny>>,
-        dtypes: Option<&Bound<'_, PyAny>>,
-        metas: Option<&Bound<'_, PyAny>>,
+        keys: &Bound<'py, PyAny>,
+        shapes: Option<&Bound<'py, PyAny>>,
+        dtypes: Option<&Bound<'py, PyAny>>,
+        metas: Option<&Bound<'py, PyAny>>,
+        allow_pickle: &Bound<'_, PyAny>,
         describes: bool,
-    ) -> PyResult<Self> {
+    ) -> PyResult<(Self, Vec<ReadItem>)> {
         let py = keys.py();
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
+        let keys = list_of(keys, "keys")?;
         let count = keys.len();
-        let names = keys_of(keys)?;
+        let names = keys_of(&keys)?;
         let metas = metas
             .map(|metas| one_each(metas, count, "custom_backend_meta"))
             .transpose()?;
@@ -53,16 +58,18 @@ impl Wanted {
             describes,
         };
         let (mut specs, mut resolver) = (Specs::default(), DTypes::default());
-        let mut wanted = Self {
-            items: Vec::with_capacity(count),
-            wishes: Vec::with_capacity(count),
-        };
+        let (mut items, mut wishes) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (index, key) in names.into_iter().enumerate() {
             let (expected, wish) = whole.row(py, index, &key, &mut specs, &mut resolver)?;
-            wanted.items.push(ReadItem { key, expected });
-            wanted.wishes.push(wish);
+            items.push(ReadItem { key, expected });
+            wishes.push(wish);
         }
-        Ok(wanted)
+        let wanted = Self {
+            keys,
+            wishes,
+            allow_pickle,
+        };
+        Ok((wanted, items))
     }
 }
 
@@ -196,12 +203,12 @@ pub(crate) struct Field {
     pub(crate) resolved: Resolved,
     /// Dimensions of the batch's values.
     pub(crate) dims: Dims,
-    /// Lengths of the rows of a jagged batch; None: all rows have one shape.
+    /// Lengths of the rows of a jagged batch. None: all rows have one shape.
     pub(crate) lengths: Option<Vec<i64>>,
 }
 
 impl Field {
-    /// `shape`: a tuple or int for all rows, or a list with the shape of each.
+    /// `shape` is a tuple or int for all rows, or a list with the shape of each.
     pub(crate) fn new(
         keys: &Bound<'_, PyAny>,
         shape: &Bound<'_, PyAny>,

@@ -1,4 +1,5 @@
-//! Shapes from Python, and the specs made of them: those of a read are shared by all keys of one shape, those of a put by neighbours.
+//! Shapes from Python, and the specs made of them. All keys of a read with one shape share a spec, and so do neighbours
+//! of a put.
 use crate::error::{config_error, named, refuse, shown};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -19,12 +20,12 @@ pub(crate) type Unsigned = SmallVec<[u64; 6]>;
 /// Most dimensions of a tensor, as in torch.
 const RANK_MAX: usize = 64;
 
-/// Makes specs: of shapes that are passed each distinct one once, of values a new one where the shape changes.
+/// Makes specs. A read makes one for each distinct shape, and a put makes one where the shape changes.
 #[derive(Default)]
 pub(crate) struct Specs {
     known: HashTable<Arc<TensorSpec>>,
     hashing: RandomState,
-    /// The last answer and the shape object it was made from: in most reads all keys share one.
+    /// The last answer and the shape object it was made from, which all keys share in most reads.
     last: Option<(usize, Arc<TensorSpec>)>,
 }
 
@@ -44,8 +45,8 @@ impl Specs {
             return Ok(Arc::clone(spec));
         }
         let spec = self.of_dims(shape.py(), dtype, &dims_of(shape, name)?, name)?;
-        // The caller's sequence keeps every shape object alive during the call, so an address stands for one shape; a list could be
-        // changed in between by another thread, and is read again.
+        // The caller's sequence keeps every shape object alive during the call, so that an address stands for one
+        // shape. A list is read again, since another thread could change it in between.
         if shape.is_instance_of::<PyTuple>() {
             self.last = Some((identity, Arc::clone(&spec)));
         }
@@ -74,8 +75,8 @@ impl Specs {
         Ok(spec)
     }
 
-    /// The spec of a framework's own tensor, whose dimensions are known to be valid. One more spec is made in less time than ragged rows take to
-    /// be remembered and forgotten, so that only the last one is kept.
+    /// The spec of a framework's own tensor, whose dimensions are known to be valid. Only the last one is kept, because
+    /// making a spec takes less time than remembering and forgetting those of ragged rows.
     pub(crate) fn of_view(
         &mut self,
         py: Python<'_>,
@@ -132,7 +133,7 @@ pub(crate) fn dims_of(shape: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> Py
 }
 
 fn dim_of(dim: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<u64> {
-    // i64 and not u64: more than that is no size of a tensor, and the frameworks count in i64.
+    // The frameworks count in i64, and no tensor is larger.
     if let Ok(value) = dim.extract::<i64>()
         && let Ok(value) = u64::try_from(value)
     {

@@ -1,12 +1,17 @@
-//! The store as Python's `Store` uses it: arguments in, one call to the client without the GIL, objects out.
+//! The store as Python's `Store` uses it. Each method checks its arguments, makes one call to the client without the
+//! GIL, and returns objects.
+#![expect(
+    clippy::too_many_arguments,
+    reason = "one argument per argument of Python's `open` and `Store`"
+)]
 use crate::{
-    deliver::{Recipient, batches, tensor},
+    deliver,
     dtype::DTypes,
     error::{IntoPython, named, refuse, shown},
     keys::{flag_of, keys_in_any_order, keys_in_order, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
-    read::{Field, Wanted, Wish, delivery_of, empty_dims},
+    read::{Field, Wanted, delivery_of, empty_dims},
     shape::{Specs, signed},
     write::Values,
 };
@@ -31,11 +36,9 @@ pub struct CoreStore {
 
 #[pymethods]
 impl CoreStore {
-    /// Opens a store; sizes in bytes.
+    /// Opens a store. Sizes are in bytes.
     #[staticmethod]
     #[pyo3(signature = (url, *, max_bytes, readers, delivery, strict, namespace, prewarm_bytes, bounce_bytes, copy_cache_bytes, quarantine_bytes, batch_keys, retries, fork, call_timeout))]
-    // One argument per option of `tensorlease.open`.
-    #[allow(clippy::too_many_arguments)]
     fn open(
         py: Python<'_>,
         url: &str,
@@ -87,8 +90,6 @@ impl CoreStore {
 
     /// Stores values; per key None for a tensor, `{"packed_size": n}` for another value.
     #[pyo3(signature = (keys, values, *, delivery, allow_pickle, timeout, interrupt))]
-    // One argument per argument of `Store.put`.
-    #[allow(clippy::too_many_arguments)]
     fn put<'py>(
         &self,
         py: Python<'py>,
@@ -119,8 +120,6 @@ impl CoreStore {
 
     /// Reads values, in the order of the keys.
     #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, delivery, timeout, allow_pickle, interrupt))]
-    // One argument per argument of `Store.get`.
-    #[allow(clippy::too_many_arguments)]
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -135,22 +134,19 @@ impl CoreStore {
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let delivery = delivery_of(delivery)?;
-        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
-        let keys = list_of(keys, "keys")?;
-        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
+        let describes = self.store.describes();
+        let (wanted, items) = Wanted::new(keys, shapes, dtypes, custom_backend_meta, allow_pickle, describes)?;
         let request = ReadRequest {
             items,
             delivery,
             ..ReadRequest::default()
         };
         let output = waiting.run(py, |patience| self.store.get(request, patience))?;
-        self.recipient(&keys, &wishes, allow_pickle).values(output.values)
+        deliver::values(&self.store, &wanted, output.values)
     }
 
-    /// Reads values where the store keeps them, in the order of the keys: read-only arrays, each of which pins its object.
+    /// Reads values where the store keeps them, in the order of the keys. Each array is read-only and pins its object.
     #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, timeout, allow_pickle, interrupt))]
-    // One argument per argument of `Store.get`.
-    #[allow(clippy::too_many_arguments)]
     fn view<'py>(
         &self,
         py: Python<'py>,
@@ -163,13 +159,11 @@ impl CoreStore {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
-        let keys = list_of(keys, "keys")?;
-        // An engine that has views knows what it holds; that another one has none is for the client to say.
-        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, true)?;
-        let wanted: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
-        let found = waiting.run(py, |patience| self.store.view(&wanted, patience))?;
-        self.recipient(&keys, &wishes, allow_pickle).in_place(found)
+        // An engine that has views knows what it holds. The client refuses the others.
+        let (wanted, items) = Wanted::new(keys, shapes, dtypes, custom_backend_meta, allow_pickle, true)?;
+        let items: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
+        let found = waiting.run(py, |patience| self.store.view(&items, patience))?;
+        deliver::in_place(&self.store, &wanted, found)
     }
 
     /// Reads fields, each `(name, keys, shape, dtype)`, as batches: a tensor, or for ragged rows a tuple
@@ -199,7 +193,7 @@ impl CoreStore {
             layouts.push(field);
         }
         let output = waiting.run(py, |patience| self.store.get(request, patience))?;
-        batches(py, &self.store, output, layouts)
+        deliver::batches(py, &self.store, output, layouts)
     }
 
     /// Reads into tensors or arrays of the caller.
@@ -255,7 +249,7 @@ impl CoreStore {
         } else {
             Some(waiting.run(py, |patience| self.store.empty(spec.bytes(), patience))?)
         };
-        tensor(py, resolved.dtype, &signed(spec.shape()), buffer, resolved.flavour)
+        deliver::tensor(py, resolved.dtype, &signed(spec.shape()), buffer, resolved.flavour)
     }
 
     /// Which keys exist.
@@ -284,7 +278,7 @@ impl CoreStore {
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
     }
 
-    /// Checks the arguments of a wait, and asks no engine: the keys as a list, and the seconds to wait.
+    /// Checks the arguments of a wait without asking the engine. Returns the keys as a list, and the seconds to wait.
     #[pyo3(signature = (keys, *, timeout))]
     fn check_wait(
         &self,
@@ -300,7 +294,8 @@ impl CoreStore {
         Ok((keys, wait.as_secs_f64()))
     }
 
-    /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at least once.
+    /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at
+    /// least once.
     #[staticmethod]
     #[pyo3(signature = (missing, *, waited, looked))]
     fn not_there(
@@ -334,9 +329,7 @@ impl CoreStore {
 
     /// Counters: whole numbers as int, seconds and ratios as float.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if self.store.is_forked() {
-            return Err(CallError::Forked.into_python(py));
-        }
+        self.check_fork(py)?;
         let stats = py.detach(|| self.store.stats());
         let numbers = PyDict::new(py);
         for (name, value) in stats.values {
@@ -352,11 +345,9 @@ impl CoreStore {
         Ok(numbers)
     }
 
-    /// Gives empty slabs back to the system; bytes given back.
+    /// Gives empty slabs back to the system, and returns how many bytes.
     fn trim(&self, py: Python<'_>) -> PyResult<u64> {
-        if self.store.is_forked() {
-            return Err(CallError::Forked.into_python(py));
-        }
+        self.check_fork(py)?;
         if self.store.is_closed() {
             return Err(CallError::Closed.into_python(py));
         }
@@ -396,9 +387,9 @@ impl CoreStore {
 }
 
 impl Drop for CoreStore {
-    /// A store that nobody has closed closes now, without the GIL: an engine in Python needs it for that, and the other threads go on.
+    /// A store that was not closed closes now. It lets go of the GIL, which an engine in Python needs to close.
     fn drop(&mut self) {
-        // While the interpreter ends there is none to let go of.
+        // There is no GIL to let go of while the interpreter ends.
         let _ended = Python::try_attach(|py| py.detach(|| self.store.close(Patience::default())));
     }
 }
@@ -410,22 +401,15 @@ impl CoreStore {
         &self.store
     }
 
-    fn recipient<'a, 'py>(
-        &'a self,
-        keys: &'a Bound<'py, PyList>,
-        wishes: &'a [Wish],
-        allow_pickle: bool,
-    ) -> Recipient<'a, 'py> {
-        Recipient {
-            store: &self.store,
-            keys,
-            wishes,
-            allow_pickle,
+    fn check_fork(&self, py: Python<'_>) -> PyResult<()> {
+        match self.store.is_forked() {
+            true => Err(CallError::Forked.into_python(py)),
+            false => Ok(()),
         }
     }
 }
 
-/// How a put goes; None: the fast way.
+/// How a put goes. None is the fast way.
 fn put_mode(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<PutMode> {
     let Some(delivery) = delivery else {
         return Ok(PutMode::Staged);
@@ -443,7 +427,8 @@ fn put_mode(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<PutMode> {
     }
 }
 
-/// Engines that live in Python are made here, all others by the client. With Mooncake also its own client object.
+/// Engines that live in Python are made here, and the client makes all others. Mooncake's own client object comes with
+/// its store.
 fn open_store(
     url: &str,
     options: &Options,
@@ -459,7 +444,8 @@ fn open_store(
         .inspect_err(|_| mooncake::close_quietly(&*engine))
 }
 
-/// Two destinations that share memory would hold whatever came last. Sorts `taken`: (address, bytes, index).
+/// Refuses destinations that share memory, which would hold whatever came last. Sorts `taken`: address, bytes and
+/// index.
 fn refuse_overlaps(py: Python<'_>, taken: &mut Vec<(usize, usize, usize)>, items: &[ReadItem]) -> PyResult<()> {
     taken.retain(|(_, bytes, _)| *bytes > 0);
     taken.sort_unstable();

@@ -1,4 +1,5 @@
-//! What only the tests of this project call, as `tensorlease._core._tests`. The feature `test-hooks` compiles it, and a wheel has no features.
+//! What only the tests of this project call, as `tensorlease._core._tests`. The feature `test-hooks` compiles it, and a
+//! wheel has no features.
 mod conformance;
 mod imports;
 

@@ -27,7 +27,7 @@ pub(crate) static CAPSULES_ONLY: Switch = Switch::off();
 pub(crate) enum ImportMethod {
     Exchange,
     Capsule,
-    /// As bytes that torch then sees as the dtype: DLPack doesn't know it.
+    /// As bytes that torch then views as the dtype, which its DLPack doesn't know.
     Bytes,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct Torch {
     empty: Py<PyAny>,
     from_dlpack: Py<PyAny>,
     exchange: Option<Exchange>,
-    /// torch's dtype objects in the order of `DType::ALL`; None: this torch has no such dtype.
+    /// torch's dtype objects in the order of `DType::ALL`. None: this torch has no such dtype.
     dtypes: Vec<Option<Py<PyAny>>>,
-    /// Found by one tensor each, when the dtype is first used, in the order of `DType::ALL`.
+    /// Tried with one tensor each when the dtype is first used, in the order of `DType::ALL`.
     methods: Vec<PyOnceLock<ImportMethod>>,
 }
 
@@ -64,7 +64,7 @@ impl Torch {
         })
     }
 
-    /// Exactly a tensor or a parameter, whose memory the exchange interface tells; None: look at it in Python.
+    /// The exchange interface, for exactly a tensor or a parameter. None: only Python can tell where the object lies.
     pub(crate) fn plain(&self, object: &Bound<'_, PyAny>) -> Option<Exchange> {
         let class = object.get_type_ptr().cast();
         if class == self.tensor.as_ptr() || class == self.parameter.as_ptr() {
@@ -74,7 +74,7 @@ impl Torch {
         }
     }
 
-    /// Is `dtype` what torch says of it?
+    /// Does torch call its dtype `dtype`?
     pub(crate) fn has_dtype(&self, tensor: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
         let found = tensor.getattr(intern!(tensor.py(), "dtype"))?;
         Ok(self.dtypes[index_of(dtype)]
@@ -118,7 +118,7 @@ impl Torch {
     fn make_empty<'py>(&self, py: Python<'py>, dtype: DType, dims: &Dims) -> PyResult<Bound<'py, PyAny>> {
         let keywords = PyDict::new(py);
         keywords.set_item("dtype", self.dtype_object(py, dtype)?)?;
-        // Also under torch.set_default_device.
+        // torch.set_default_device must not move it.
         keywords.set_item("device", "cpu")?;
         self.empty.bind(py).call((PyTuple::new(py, dims)?,), Some(&keywords))
     }
@@ -159,7 +159,7 @@ impl Torch {
         Ok(*method)
     }
 
-    /// Tries a small tensor: which dtypes torch's DLPack knows differs between its versions.
+    /// Tries a small tensor, since versions of torch differ in the dtypes that their DLPack knows.
     fn find_method(&self, py: Python<'_>, dtype: DType) -> PyResult<ImportMethod> {
         const PROBE_BYTES: usize = 16;
         let wanted = self.dtype_object(py, dtype)?;
@@ -184,8 +184,8 @@ impl Torch {
     }
 }
 
-/// The tensor's storage, if it holds the `bytes` from `data` on. A failed `resize_` leaves a shape that it does not hold, and a freed storage
-/// (as FSDP leaves it) holds nothing.
+/// The tensor's storage, if it holds the `bytes` from `data` on. A failed `resize_` leaves a shape that it does not
+/// hold, and a freed storage (as FSDP leaves it) holds nothing.
 pub(crate) fn storage_of(tensor: &Bound<'_, PyAny>, data: usize, bytes: usize) -> PyResult<Option<Region>> {
     let py = tensor.py();
     // A tensor without a storage (a transform's, a wrapper's) has no memory of its own.

@@ -32,7 +32,7 @@ pub(crate) struct Values<'py, 'store> {
     specs: Specs,
     dtypes: DTypes,
     allow_pickle: bool,
-    /// Of the last tensor that was asked for it.
+    /// The storage of the last tensor that was asked for it.
     storage: Option<Region>,
 }
 
@@ -57,7 +57,7 @@ impl TensorMemory {
 /// What keeps the bytes of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
-    /// Nothing does, or nobody knows.
+    /// Nothing is known to keep them.
     Not,
     ByStorage,
     ByArena,
@@ -127,7 +127,7 @@ impl<'py, 'store> Values<'py, 'store> {
         refuse!(self.py, "{}: the codec made a part that is no plain memory", named(key))
     }
 
-    /// The memory of a tensor or a numeric array; None: it is neither.
+    /// The memory of a tensor or a numeric array. None: it is neither.
     fn tensor(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
         if let Some(torch) = self.torch {
             if let Some(memory) = self.plain_tensor(torch, value, key)? {
@@ -145,12 +145,13 @@ impl<'py, 'store> Values<'py, 'store> {
         Ok(None)
     }
 
-    /// A tensor whose memory is its value: on the CPU, contiguous, nothing pending. None: look at it in Python.
+    /// A tensor whose memory is its value: it is on the CPU and contiguous, and nothing is pending. None: only Python
+    /// can tell.
     fn plain_tensor(&mut self, torch: &Torch, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
         let Some(exchange) = torch.plain(value) else {
             return Ok(None);
         };
-        // Err: sparse, meta, quantized... Python finds out which and says what to do.
+        // A sparse, meta or quantized tensor has no view. Python finds out which it is and says what to do.
         let Ok(view) = exchange.view(value) else {
             return Ok(None);
         };
@@ -165,7 +166,8 @@ impl<'py, 'store> Values<'py, 'store> {
             return Ok(Some(TensorMemory::new(None, spec)));
         }
         let len = usize::try_from(spec.bytes()).expect("the tensor is in memory");
-        // Not null, the dtype itself (torch exports 4-bit integers as bytes), all of it in its storage: else Python finds out what it is.
+        // A null address, or another dtype than the exported one (torch exports 4-bit integers as bytes), is for Python
+        // to find out about.
         if view.data.is_null() || (dtype.item_bytes() == 1 && !torch.has_dtype(value, dtype)?) {
             return Ok(None);
         }
@@ -179,9 +181,10 @@ impl<'py, 'store> Values<'py, 'store> {
         }))
     }
 
-    /// What memory that lives holds the bytes of the tensor? Asking torch costs more than all the rest, so it is asked last.
+    /// What keeps the bytes of the tensor alive. Asking torch costs more than all the rest, so it is asked last.
     fn held(&mut self, value: &Bound<'py, PyAny>, bytes: Region) -> PyResult<Held> {
-        // Rows of one batch share its storage. What was taken of it before keeps it alive for this call, and no other storage lies in it.
+        // Rows of one batch share its storage. A row that was taken before keeps the storage alive for this call, and
+        // no other storage lies in it.
         if self.storage.is_some_and(|storage| storage.contains(bytes)) {
             return Ok(Held::ByStorage);
         }
@@ -196,12 +199,13 @@ impl<'py, 'store> Values<'py, 'store> {
         Ok(Held::ByStorage)
     }
 
-    /// What `prepare` returned, without an exchange interface if need be.
+    /// The memory of what `prepare` returned, also where torch has no exchange interface for it.
     fn prepared_tensor(&mut self, torch: &Torch, plain: &Bound<'py, PyAny>, key: &str) -> PyResult<TensorMemory> {
         if let Some(memory) = self.plain_tensor(torch, plain, key)? {
             return Ok(memory);
         }
-        // A dtype or a torch that the exchange interface does not cover: the array of its bytes and its attributes tell the same.
+        // The exchange interface does not cover this dtype or this torch. The array of its bytes and its attributes
+        // tell the same.
         let resolved = self.dtypes.resolve(&plain.getattr("dtype")?, &|| named(key))?;
         let dims = dims_of(&plain.getattr("shape")?, &|| named(key))?;
         let spec = self.specs.of_dims(self.py, resolved.dtype, &dims, &|| named(key))?;
@@ -215,7 +219,7 @@ impl<'py, 'store> Values<'py, 'store> {
     }
 
     fn array(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
-        // An array of numbers, of a dtype seen before, whose memory is its value, needs no look in Python.
+        // An array of numbers whose memory is its value needs no call of Python, once its dtype was seen.
         let dtypes = &mut self.dtypes;
         let known = |dtype: &Bound<'_, PyAny>| dtypes.resolved_before(dtype).map(|resolved| resolved.dtype);
         let looked = self.numpy.and_then(|numpy| numpy.look(value, known));
@@ -227,7 +231,7 @@ impl<'py, 'store> Values<'py, 'store> {
             return self.of_array(value.clone(), &view, dtype, key).map(Some);
         }
         let dtype = value.getattr(pyo3::intern!(self.py, "dtype"))?;
-        // Text, dates, records, bools and long doubles are no tensors: the codec keeps them.
+        // Text, dates, records, bools and long doubles are no tensors. The codec keeps them.
         let numeric = match self.dtypes.resolved_before(&dtype) {
             Some(resolved) => resolved.dtype != DType::Bool,
             None => {
@@ -261,7 +265,7 @@ impl<'py, 'store> Values<'py, 'store> {
         Ok(TensorMemory::new(foreign, spec))
     }
 
-    /// The memory of a destination of `get_into`: plain, and writeable in place.
+    /// The memory of a destination of `get_into`, which must be contiguous and writeable in place.
     pub(crate) fn destination(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<TensorMemory> {
         let refuse = |what: &str| {
             let key = named(key);
@@ -273,10 +277,10 @@ impl<'py, 'store> Values<'py, 'store> {
         if let Some(torch) = self.torch
             && torch.is_tensor(value)?
         {
-            // Preparing may copy, and a copy is no destination: only what is plain already will do.
+            // Preparing may copy, and a copy is no destination. A tensor that was copied is refused.
             let checked = PREPARE_TENSOR.import(self.py, "tensorlease.torch_values", "prepare")?;
             let plain = checked.call1((value, named(key)))?;
-            // A subclass may have none, and say so in any way.
+            // A subclass may have no address, and may raise anything to say so.
             let lies_at = |tensor: &Bound<'py, PyAny>| tensor.call_method0("data_ptr")?.extract::<usize>();
             let same = matches!((lies_at(&plain), lies_at(value)), (Ok(a), Ok(b)) if a == b);
             return if same {
@@ -309,14 +313,14 @@ fn dtype_of(code: DLDataType) -> Option<DType> {
         .find(|dtype| DLDataType::from(*dtype) == code)
 }
 
-/// torch negates and conjugates lazily: the memory then holds another value than the tensor.
+/// torch negates and conjugates lazily. The memory then holds another value than the tensor.
 fn has_pending_sign(tensor: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
     let py = tensor.py();
     let complex = matches!(dtype, DType::C32 | DType::C64 | DType::C128);
     if complex && tensor.call_method0(pyo3::intern!(py, "is_conj"))?.is_truthy()? {
         return Ok(true);
     }
-    // Views of the imaginary part make real tensors with the bit set, of the types that complex numbers are made of.
+    // A view of an imaginary part is a real tensor with the bit set, of a type that complex numbers are made of.
     let signed = complex || matches!(dtype, DType::F16 | DType::F32 | DType::F64);
     Ok(signed && tensor.call_method0(pyo3::intern!(py, "is_neg"))?.is_truthy()?)
 }

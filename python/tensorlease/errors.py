@@ -1,7 +1,5 @@
 """What goes wrong, as exceptions: one base class, one subclass per kind, with the built-in class that fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What is known of Mooncake's master without its package: its program, how to tell one from another listener, and ports to start one at."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import itertools
@@ -38,7 +36,6 @@ def master_binary() -> Path:
 
 
 def listens(address: tuple[str, int], seconds: float = 1.0) -> bool:
-    """Does anything take connections there?"""
     with contextlib.suppress(OSError), socket.create_connection(address, timeout=seconds):
         return True
     return False

@@ -1,12 +1,10 @@
 """What options of a command take: sizes, numbers, names, lists of them."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensorlease.sizes import parse_bytes
+from tensorlease._core import parse_bytes
 
 Value = TypeVar("Value")
 
@@ -51,4 +49,12 @@ def one_of(names: tuple[str, ...], kind: str) -> Callable[[str], str]:
     return parse_name
 
 
-size = checked(parse_bytes)
+def size_bytes(text: str) -> int:
+    """A size of at least one byte. A ValueError says what is allowed."""
+    size = parse_bytes(text)
+    if size < 1:
+        raise ValueError(f"{text!r} is no size; it must be at least one byte")
+    return size
+
+
+size = checked(size_bytes)

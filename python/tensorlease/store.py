@@ -8,7 +8,6 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tensorlease import fork_warning, host
@@ -33,6 +32,8 @@ SECONDS_MAX = 1e12
 
 _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
+#: Arguments by name, which go on to the core as they are.
+_How = dict[str, Any]
 
 
 def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands beside
@@ -152,9 +153,8 @@ class Store:
             ``stats()["abandoned_running_calls"]`` is 0, or a mixture may be stored. Dropping them is fine. The same holds after Ctrl-C and a
             cancelled ``aput``
         """
-        return self._core.put(
-            keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=None
-        )
+        how: _How = {"delivery": delivery, "allow_pickle": allow_pickle, "timeout": timeout}
+        return self._core.put(keys, values, **how, interrupt=None)
 
     def empty(self, shape: Any, dtype: Any, *, timeout: float | None = None) -> Any:
         """Makes a tensor in the arena, contents unspecified. ``put`` of it needs no registration, and no copy but the one into the store.
@@ -207,19 +207,10 @@ class Store:
         if _flag(view, "view"):
             if delivery is not None:
                 raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={shown(delivery)}")
-            return self._core.view(
-                keys, shapes, dtypes, custom_backend_meta, timeout=timeout, allow_pickle=allow_pickle, interrupt=None
-            )
-        return self._core.get(
-            keys,
-            shapes,
-            dtypes,
-            custom_backend_meta,
-            delivery=delivery,
-            timeout=timeout,
-            allow_pickle=allow_pickle,
-            interrupt=None,
-        )
+            how: _How = {"timeout": timeout, "allow_pickle": allow_pickle}
+            return self._core.view(keys, shapes, dtypes, custom_backend_meta, **how, interrupt=None)
+        how = {"delivery": delivery, "timeout": timeout, "allow_pickle": allow_pickle}
+        return self._core.get(keys, shapes, dtypes, custom_backend_meta, **how, interrupt=None)
 
     def get_batch(
         self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
@@ -333,11 +324,8 @@ class Store:
         timeout: float | None = None,
     ) -> list[dict[str, int] | None]:
         """``put`` for asyncio."""
-        return await self._run(
-            lambda interrupt: self._core.put(
-                keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=interrupt
-            )
-        )
+        how: _How = {"delivery": delivery, "allow_pickle": allow_pickle, "timeout": timeout}
+        return await self._run(lambda interrupt: self._core.put(keys, values, **how, interrupt=interrupt))
 
     async def aget(
         self,
@@ -351,27 +339,16 @@ class Store:
         allow_pickle: bool = False,
     ) -> list[Any]:
         """``get`` for asyncio."""
-        return await self._run(
-            lambda interrupt: self._core.get(
-                keys,
-                shapes,
-                dtypes,
-                custom_backend_meta,
-                delivery=delivery,
-                timeout=timeout,
-                allow_pickle=allow_pickle,
-                interrupt=interrupt,
-            )
-        )
+        what = (keys, shapes, dtypes, custom_backend_meta)
+        how: _How = {"delivery": delivery, "timeout": timeout, "allow_pickle": allow_pickle}
+        return await self._run(lambda interrupt: self._core.get(*what, **how, interrupt=interrupt))
 
     async def aget_batch(
         self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
     ) -> Any:
         """``get_batch`` for asyncio."""
-        batches = await self._run(
-            lambda interrupt: self._batches({"": (keys, shape, dtype)}, delivery, timeout, interrupt)
-        )
-        return batches[""]
+        field = {"": (keys, shape, dtype)}
+        return (await self._run(lambda interrupt: self._batches(field, delivery, timeout, interrupt)))[""]
 
     async def aget_batches(
         self,
@@ -389,11 +366,8 @@ class Store:
         """``get_into`` for asyncio."""
         destinations = listed(tensors, "tensors")
         with _marking_written(destinations):
-            await self._run(
-                lambda interrupt: self._core.get_into(
-                    keys, destinations, direct=direct, timeout=timeout, interrupt=interrupt
-                )
-            )
+            how: _How = {"direct": direct, "timeout": timeout}
+            await self._run(lambda interrupt: self._core.get_into(keys, destinations, **how, interrupt=interrupt))
 
     async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
         """``wait`` for asyncio, with the same arguments and errors. Any number of tasks may wait: one thread of the store looks for all their keys."""
@@ -449,9 +423,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -1,18 +1,21 @@
-"""What the tests share: a small store, and a fresh interpreter."""
+"""What the tests share: a small store, a fresh interpreter, and a place of their own for sockets and ports."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import tensorlease as tl
+from tensorlease import mooncake_master
 
 URL = "embedded://?capacity=256MiB"
 #: Makes `import torch` fail as where it is not installed.
@@ -23,7 +26,24 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+# Threads of torch spin while they wait for each other, which on a busy machine takes longer than the work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives this process its own runtime folder and ports.
+
+    Tests then meet neither the daemon of the user who runs them nor what another worker of pytest-xdist has started.
+    """
+    folder = tempfile.mkdtemp(prefix="tl-")
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        ports, count = mooncake_master._QUIET_PORTS, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        mooncake_master._QUIET_PORTS = ports[int(worker.removeprefix("gw")) :: count]
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ async def test_errors_reach_the_awaiting_task(store: tl.Store) -> None:
         await store.await_keys(["absent"], 0.05)
 
 
+@pytest.mark.alone
 async def test_the_loop_runs_on_during_a_read() -> None:
     with tl.open(SLOW, max_bytes="16MiB") as store:
         store.put(["a"], [1])
@@ -60,6 +61,7 @@ async def test_the_loop_runs_on_during_a_read() -> None:
         assert turns > 2
 
 
+@pytest.mark.alone
 async def test_the_loop_runs_on_while_keys_are_awaited() -> None:
     with tl.open(SLOW, max_bytes="16MiB") as store:
         store.put(["a"], [1])
@@ -72,6 +74,7 @@ async def test_the_loop_runs_on_while_keys_are_awaited() -> None:
         assert turns > 2
 
 
+@pytest.mark.alone
 async def test_many_tasks_share_few_threads(store: tl.Store) -> None:
     values = [filled((100,)) for _ in range(50)]
     keys = [str(index) for index in range(50)]
@@ -120,6 +123,7 @@ async def settled(store: tl.Store) -> None:
     assert_all_given_back(store)
 
 
+@pytest.mark.alone
 async def test_a_cancelled_wait_ends_at_once(store: tl.Store) -> None:
     task = asyncio.ensure_future(store.await_keys(["never"], 50))
     await asyncio.sleep(0.05)
@@ -132,6 +136,7 @@ async def test_a_cancelled_wait_ends_at_once(store: tl.Store) -> None:
     assert time.monotonic() - started < 1
 
 
+@pytest.mark.alone
 async def test_closing_ends_async_calls_and_refuses_new_ones() -> None:
     store = tl.open(SLOW, max_bytes="16MiB")
     waiting = asyncio.ensure_future(store.await_keys(["never"], 50))
@@ -223,6 +228,7 @@ async def test_a_task_that_is_cancelled_stays_so_also_while_its_store_closes() -
     await closing
 
 
+@pytest.mark.alone
 async def test_what_a_cancelled_read_brought_goes_without_the_cycle_collector() -> None:
     with tl.open("embedded://?capacity=64MiB", max_bytes="64MiB") as store:
         store.put(["k"], [filled((1 << 18,))])

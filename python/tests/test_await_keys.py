@@ -16,6 +16,7 @@ pytestmark = pytest.mark.asyncio
 SLOW = "embedded://?capacity=64MiB&faults=slow:100ms"
 
 
+@pytest.mark.alone
 async def test_tasks_that_wait_share_one_look() -> None:
     with tl.open("embedded://?capacity=64MiB&faults=slow:5ms", max_bytes="16MiB") as store:
         asked: list[int] = []
@@ -103,6 +104,7 @@ async def test_a_wait_of_no_time_looks_once_and_says_what_is_missing() -> None:
         assert [(failure.key, failure.kind) for failure in caught.value.failures] == [("b", "not_found")]
 
 
+@pytest.mark.alone
 async def test_a_wait_says_how_long_it_has_been(store: tl.Store) -> None:
     began = time.monotonic()
     with pytest.raises(tl.Timeout, match="never") as caught:
@@ -113,6 +115,7 @@ async def test_a_wait_says_how_long_it_has_been(store: tl.Store) -> None:
     assert [failure.key for failure in caught.value.failures] == ["never"]
 
 
+@pytest.mark.alone
 async def test_a_wait_that_an_engine_does_not_answer_ends_in_time() -> None:
     store = tl.open("embedded://?capacity=32MiB&faults=slow:4s", max_bytes="16MiB")
     began = time.monotonic()

@@ -21,6 +21,8 @@ from tensors import assert_same, filled
 
 import tensorlease as tl
 
+pytestmark = pytest.mark.alone
+
 F32 = torch.float32
 MESSAGE_CHARACTERS_MAX = 3000
 

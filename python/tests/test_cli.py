@@ -24,7 +24,7 @@ from bench.command import WRITE_MODE_NAMES
 from bench.command import main as bench
 from tensorlease.bench import machine, opening, reading
 from tensorlease.bench.command import MODE_NAMES
-from tensorlease.bench.modes import MODES, STORE_POOL
+from tensorlease.bench.reading import MODES, STORE_POOL
 from tensorlease.bench.workload import NAMED
 from tensorlease.cli import main, parser
 

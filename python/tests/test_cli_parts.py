@@ -18,14 +18,16 @@ from bench.demo.compare import counted
 from bench.engine import Engine
 from bench.lending import PUBLISHED_LEASES, PUBLISHED_ROUNDS, planned_loans, published_loans, share_bytes
 from bench.spread import quartiles, stdev
+from bench.stored_report import read_json
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import available_bytes, require_memory
-from tensorlease.bench.modes import require_comparable
 from tensorlease.bench.opening import default_max_bytes, engine_for
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.report import TableColumn, engine_line, judged, read_json, table, table_of, write_json
+from tensorlease.bench.reading import require_comparable
+from tensorlease.bench.report import TableColumn, engine_line, judged, table, table_of, write_json
 from tensorlease.bench.workload import Workload, parse_workload
-from tensorlease.sizes import format_bytes, parse_bytes
+from tensorlease.option_values import size_bytes
+from tensorlease.sizes import format_bytes
 
 
 @pytest.mark.parametrize(
@@ -40,13 +42,13 @@ from tensorlease.sizes import format_bytes, parse_bytes
     ],
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
+    assert size_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1MiB", "1 MiB 2", "1Mi", "0", "1e3"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
-        parse_bytes(text)
+    with pytest.raises(ValueError, match="is no size|at least one byte"):
+        size_bytes(text)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,12 @@ from host_rig import place, served
 from mooncake_rig import require_mooncake
 
 import tensorlease as tl
-from bench.cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner, stop_process
 from tensorlease.doctor import mooncake
 from tensorlease.doctor.examination import examine
 from tensorlease.doctor.target import target
 from tensorlease.doctor.trials import Trial
 from tensorlease.mooncake_master import HOST, free_port, listens
-from tensorlease.processes import stop_process
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -203,6 +202,7 @@ def test_something_that_listens_and_is_silent_is_no_master_and_does_not_hold_up_
         shows_who_holds(fix, port)
 
 
+@pytest.mark.freezes
 def test_a_master_that_hangs_is_told_from_one_that_is_not_there() -> None:
     require_mooncake()
     with Master() as own:
@@ -287,6 +287,7 @@ def test_the_doctor_leaves_nothing_in_the_cluster(cluster: Master) -> None:
     assert metric(cluster, "master_allocated_bytes") == 0
 
 
+@pytest.mark.freezes
 def test_an_owner_that_hangs_is_told_from_a_full_cluster() -> None:
     require_mooncake()
     with Master() as own, owning(own) as owner:

@@ -15,8 +15,8 @@ import pytest
 from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
+from bench.cluster import stop_process
 from tensorlease import host
-from tensorlease.processes import stop_process
 
 np = pytest.importorskip("numpy")
 
@@ -190,6 +190,7 @@ def test_a_killed_daemon_is_an_error_at_once_and_tensors_stay_readable(folder: P
         assert leased.sum() == viewed.sum() == 5 * MIB
 
 
+@pytest.mark.freezes
 def test_a_stopped_daemon_holds_nobody_longer_than_its_timeout(daemon: Served, store: tl.Store) -> None:
     store.put(["a"], [1])
     stop_process(daemon.process)
@@ -226,6 +227,7 @@ def test_a_full_host_is_an_error_or_a_wait_for_room(daemon: Served, store: tl.St
     process.communicate()
 
 
+@pytest.mark.alone
 def test_a_value_that_never_fits_is_refused_without_a_wait(daemon: Served, store: tl.Store) -> None:
     start = time.monotonic()
     with pytest.raises(tl.StoreFull, match="larger than the host's whole arena .* larger --max-bytes"):

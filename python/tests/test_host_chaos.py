@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from host_rig import Served, eventually, place, served
 
-from tensorlease.processes import stop_process
+from bench.cluster import stop_process
 
 pytest.importorskip("numpy")
 
@@ -30,7 +30,7 @@ WORKERS = 4
 #: What a worker exits with when it read wrong bytes.
 WRONG = 3
 
-pytestmark = pytest.mark.timeout(0 if FULL else 180)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(0 if FULL else 180)]
 
 
 def seeded() -> random.Random:

@@ -22,8 +22,8 @@ from conftest import RunPython
 from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
+from bench.cluster import stop_process
 from tensorlease import host, host_end
-from tensorlease.processes import stop_process
 from tensorlease.sizes import format_bytes
 
 SECONDS = 60
@@ -408,6 +408,7 @@ def test_a_url_of_the_environment_that_is_no_text_is_named_by_its_variable(monke
         tl.open()
 
 
+@pytest.mark.alone
 def test_a_daemon_without_descriptors_says_so_and_takes_clients_again(daemon: Served) -> None:
     pid = daemon.process.pid
     with tl.open(daemon.url, max_bytes="8MiB") as store:
@@ -524,6 +525,7 @@ def test_stop_asks_nothing_where_nothing_is_lost(daemon: Served) -> None:
     assert daemon.process.wait(SECONDS) == 0
 
 
+@pytest.mark.freezes
 def test_stop_ends_a_daemon_that_is_stopped(daemon: Served) -> None:
     stop_process(daemon.process)
     done = stop(daemon.socket, "--yes")

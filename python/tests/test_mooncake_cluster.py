@@ -15,10 +15,10 @@ import pytest
 from mooncake_rig import require_mooncake, wait_until
 
 from bench import cluster
-from bench.cluster import Master
+from bench.cluster import Master, stop_process
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.mooncake_master import HOST, free_port
-from tensorlease.processes import listens_at, stop_process
+from tensorlease.processes import listens_at
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -68,6 +68,7 @@ def test_a_port_that_is_none_is_refused_at_once(port: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["at once", "after a port was lost"])
+@pytest.mark.alone
 def test_a_master_outlives_the_thread_that_made_it(monkeypatch: pytest.MonkeyPatch, taken: int, lost: int) -> None:
     ports = iter([*[taken] * lost, *(free_port() for _ in range(3))])
     monkeypatch.setattr(cluster, "free_port", lambda: next(ports))
@@ -93,6 +94,7 @@ def ran(pid: int) -> list[str]:
     return [(thread / "schedstat").read_text().split()[0] for thread in threads]
 
 
+@pytest.mark.freezes
 def test_a_process_that_was_stopped_has_stopped() -> None:
     spinning = "import threading\nfor _ in range(8): threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()"
     with subprocess.Popen([sys.executable, "-c", spinning]) as process:

@@ -27,9 +27,10 @@ from mooncake_rig import (
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from bench.cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner, stop_process
 from tensorlease.mooncake_master import HOST, free_port
-from tensorlease.processes import stop_process
+
+pytestmark = pytest.mark.freezes
 
 #: Large enough to be leased from the arena.
 ROW = (32768,)

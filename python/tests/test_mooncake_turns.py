@@ -21,6 +21,8 @@ from mooncake_rig import cluster
 
 import tensorlease as tl
 
+pytestmark = pytest.mark.alone
+
 THREADS = 4
 #: How long a call stays for one more to meet it, were that let.
 CALL_SECONDS = 0.05

@@ -102,6 +102,7 @@ def test_replaces_by_another_size_do_not_fill_an_empty_cluster(registers: bool) 
         assert allocated_bytes(master) == 0
 
 
+@pytest.mark.freezes
 def test_a_replace_by_the_same_size_removes_nothing(running: tuple[Master, SegmentOwner], plain: tl.Store) -> None:
     master, owner = running
     plain.put(["steady"], [filled(ROW)])
@@ -131,6 +132,7 @@ def test_a_replace_that_finds_no_room_says_what_was_asked_and_what_is_gone() -> 
 # ---- a cluster without room --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_without_any_segment_a_put_fails_after_a_bounded_back_off_and_names_segments() -> None:
     with cluster() as master, tl.open(master.url(local_buffer="16MiB"), max_bytes="32MiB") as store:
         started = time.monotonic()
@@ -153,6 +155,7 @@ def small() -> Iterator[Master]:
         yield master
 
 
+@pytest.mark.alone
 def test_a_segment_full_of_pinned_values_keeps_them_and_names_those_that_found_no_room(small: Master) -> None:
     url = small.url(local_buffer="16MiB", pin="hard")
     with tl.open(url, max_bytes="32MiB", namespace="pinned/") as store:
@@ -188,6 +191,7 @@ def test_without_pins_eviction_makes_room_and_puts_go_on(small: Master) -> None:
 # ---- a key that is replaced while it is read ----------------------------------------------------------------------------------
 
 
+@pytest.mark.freezes
 def test_a_key_that_is_being_written_is_an_error_after_the_retries(
     running: tuple[Master, SegmentOwner], plain: tl.Store
 ) -> None:
@@ -207,6 +211,7 @@ def test_a_key_that_is_being_written_is_an_error_after_the_retries(
         assert_same(plain.get(["written"], [ROW], torch.float32)[0], value)
 
 
+@pytest.mark.freezes
 def test_a_read_that_meets_a_write_gets_the_new_value_when_a_retry_comes_after_it(
     running: tuple[Master, SegmentOwner],
 ) -> None:

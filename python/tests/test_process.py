@@ -25,6 +25,7 @@ HANGING = "embedded://?capacity=32MiB&faults=slow:3s"
 
 
 @pytest.mark.parametrize("what", ["get", "put", "wait"])
+@pytest.mark.alone
 def test_ctrl_c_ends_a_call_at_once(what: str) -> None:
     store = tl.open(HANGING, max_bytes="16MiB")
     calls: dict[str, Any] = {
@@ -45,6 +46,7 @@ def test_ctrl_c_ends_a_call_at_once(what: str) -> None:
     assert time.monotonic() - started < 2.5
 
 
+@pytest.mark.alone
 def test_a_timeout_tells_how_long_its_caller_has_waited() -> None:
     store = tl.open(HANGING, max_bytes="16MiB")
     for call in (
@@ -223,6 +225,7 @@ atexit.register(lambda: print("before", round(time.monotonic() - started, 1), fl
 
 
 @pytest.mark.parametrize("mode", ["torch", "numpy"])
+@pytest.mark.alone
 def test_the_interpreter_ends_in_time_with_tensors_alive_and_calls_running(run_python: RunPython, mode: str) -> None:
     started = time.monotonic()
     done = run_python(EXIT.format(mode=mode), torch=mode == "torch")
@@ -265,6 +268,7 @@ print("others went on")
 """
 
 
+@pytest.mark.alone
 def test_a_store_that_is_dropped_unclosed_stops_no_other_thread(run_python: RunPython) -> None:
     assert run_python(DROPPED).stdout == "others went on\n"
 
@@ -275,6 +279,8 @@ import tensorlease as tl
 store = tl.open(sys.argv[1], max_bytes="16MiB")
 store.put(["a"], [list(range(100))])
 async def main():
+    # A busy machine is no reason for a line about a slow step.
+    asyncio.get_running_loop().slow_callback_duration = 60
     assert await store.aget(["a"]) == [list(range(100))]
     await store.await_keys(["a"], 10)
     asyncio.create_task(store.await_keys(["never"], 50))

@@ -174,7 +174,9 @@ def test_the_type_of_a_refused_value_is_spoken_as_english(store: tl.Store) -> No
 
 
 @pytest.mark.parametrize(
-    "value", [Custom(1), [Custom(2)], {"x": (Custom(3),)}, print, np.ma.array([1], mask=[True])], ids=repr
+    "value",
+    [Custom(1), [Custom(2)], {"x": (Custom(3),)}, print, np.ma.array([1], mask=[True])],
+    ids=["object", "in a list", "in a dict", "function", "masked array"],
 )
 def test_other_objects_need_allow_pickle(store: tl.Store, value: Any) -> None:
     with pytest.raises(tl.ConfigError, match=r'"the key".* allow_pickle=True'):

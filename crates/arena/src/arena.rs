@@ -9,19 +9,10 @@ pub use acquire_error::AcquireError;
 pub use usage::Usage;
 
 use crate::size_class::granules;
-use crate::{Block, BlockId, BlockState, Budget, GRANULE_BYTES, OffsetAllocator, SlabId};
+use crate::{Block, BlockId, BlockState, Budget, GRANULE_BYTES, OffsetAllocator, SlabId, SlabKind};
 use block_table::BlockTable;
 use slab_table::{Slab, SlabTable};
 use usage::Counters;
-
-/// What a slab is for. Leases never lie in bounce slabs and the other way round, so neither can fragment the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SlabKind {
-    /// Blocks that tensors may hold for as long as they like.
-    Lease,
-    /// Blocks of copied reads and write staging, which come back soon: `bounce_bytes` of the budget.
-    Bounce,
-}
 
 /// A handle that names no block, or one in a state which the step does not allow.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,17 @@
-//! Names of blocks, and their states.
+//! Names of slabs and blocks, what a slab is for, and the states of a block.
 
 /// Names one slab of one arena. Numbers are never reused, so a late message about a removed slab can't hit its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlabId(pub u32);
+
+/// What a slab is for. Leases never lie in bounce slabs and the other way round, so neither can fragment the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlabKind {
+    /// Blocks that tensors may hold for as long as they like.
+    Lease,
+    /// Blocks of copied reads and write staging, which come back soon: `bounce_bytes` of the budget.
+    Bounce,
+}
 
 /// Handle of a block. It goes stale when the block is freed; the arena refuses a stale handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,7 +17,7 @@ pub mod plan;
 mod size_class;
 
 pub use allocator::{Allocation, FreeError, OffsetAllocator};
-pub use arena::{AcquireError, Arena, SlabBusy, SlabKind, StaleBlock, Usage};
-pub use block::{Block, BlockId, BlockState, SlabId};
+pub use arena::{AcquireError, Arena, SlabBusy, StaleBlock, Usage};
+pub use block::{Block, BlockId, BlockState, SlabId, SlabKind};
 pub use budget::{Budget, BudgetError};
 pub use size_class::{GRANULE_BYTES, block_len};

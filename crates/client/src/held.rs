@@ -8,6 +8,6 @@ mod registrations;
 mod slabs;
 
 pub(crate) use memory::Memory;
-pub(crate) use quarantine::Quarantine;
+pub(crate) use quarantine::{Quarantine, is_late};
 pub(crate) use registrations::{Registrations, cuts_at_multiples};
 pub(crate) use slabs::Refused;

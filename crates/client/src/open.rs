@@ -350,7 +350,7 @@ fn path_of_reads(parts: &Parts) -> String {
     }
 }
 
-/// Which way reads will take, and why: one line, since nobody can see it from outside.
+/// Which way reads will take, and why: one line, since it can't be seen from outside.
 fn announce(parts: &Parts) {
     let budget = parts.memory.budget();
     let name = parts.calls.claims().name;

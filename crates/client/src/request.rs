@@ -78,7 +78,7 @@ impl ReadRequest {
 pub enum ObjectKind {
     /// A tensor.
     Tensor(Arc<TensorSpec>),
-    /// A value that is no tensor, in the encoding of whoever put it.
+    /// A value that is no tensor, in the encoding of its writer.
     Packed,
 }
 

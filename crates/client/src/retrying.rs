@@ -3,8 +3,16 @@
 use std::time::Duration;
 use tensorlease_engine::FaultKind;
 
+/// Is a read that failed so worth another try?
+pub(crate) fn passes_in_a_read(kind: FaultKind) -> bool {
+    matches!(
+        kind,
+        FaultKind::NoHandle | FaultKind::NoLoan | FaultKind::Expired | FaultKind::Transient
+    )
+}
+
 /// Is a write that failed so worth another try? `evicts`: the engine makes room by itself.
-pub(crate) fn passes(evicts: bool, kind: FaultKind) -> bool {
+pub(crate) fn passes_in_a_write(evicts: bool, kind: FaultKind) -> bool {
     match kind {
         FaultKind::NoHandle | FaultKind::Expired | FaultKind::Transient => true,
         FaultKind::Full => evicts,

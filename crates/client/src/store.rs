@@ -4,7 +4,7 @@ use crate::{
     CallError, Described, Expected, KeyFailure, OpenError, Options, Patience, PutItem, PutMode, QueryError, ReadError,
     ReadOutput, ReadRequest, RemoveError, Stats, ValueView, WriteError,
     close::{self, CLOSE_TIMEOUT, Handle},
-    error::message,
+    error::{all_or_failures, message},
     keys, open,
     parts::Parts,
     patience::Wait,
@@ -51,7 +51,7 @@ impl Store {
         Self::open_within(url, options, Patience::default())
     }
 
-    /// The same, which waits for the store's first memory no longer than `patience`.
+    /// Opens a store, and waits for its first memory no longer than `patience`.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -69,7 +69,7 @@ impl Store {
         Self::start(engine, options, &url, Patience::default())
     }
 
-    /// The same for an engine that was made from a URL, which [`Store::url`] then returns.
+    /// Opens a store over an engine that was made from a URL, which [`Store::url`] then returns.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -106,7 +106,7 @@ impl Store {
         self.put_by(items, PutMode::default(), patience)
     }
 
-    /// The same, by a way of the caller's choice.
+    /// Stores every item by a way of the caller's choice.
     ///
     /// # Errors
     /// As [`Store::put`].
@@ -263,15 +263,18 @@ impl Store {
         let _entered = parts.enter()?;
         self.check_keys(keys)?;
         let wait = patience.bounded(parts.options.call_timeout);
-        let (removed, failures) = write::remove(parts, &self.full(keys), &wait)?;
-        if failures.is_empty() {
-            return Ok(removed);
+        let remove = |engine: &dyn Engine, keys: &[&str]| engine.remove_batch(keys);
+        let removed = parts.calls.ask(self.full(keys), &wait, remove)?;
+        match all_or_failures(keys, removed) {
+            Ok(removed) => Ok(removed.into_iter().map(u64::from).sum()),
+            Err(failures) => {
+                reachable("can't remove", &failures)?;
+                Err(RemoveError::Transfer {
+                    message: message("can't remove", &failures),
+                    failures,
+                })
+            }
         }
-        reachable("can't remove", &failures)?;
-        Err(RemoveError::Transfer {
-            message: message("can't remove", &failures),
-            failures,
-        })
     }
 
     /// Removes every object of the namespace. Returns how many there were.
@@ -368,20 +371,12 @@ impl Store {
     fn contains_now(&self, keys: &[String], wait: &Wait<'_>) -> Result<Vec<bool>, QueryError> {
         let calls = &self.parts().calls;
         let results = calls.ask(self.full(keys), wait, |engine, keys| engine.contains_batch(keys))?;
-        let (mut there, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-        for (key, result) in keys.iter().zip(results) {
-            match result {
-                Ok(is_there) => there.push(is_there),
-                Err(fault) => failures.push(KeyFailure::new(key, fault)),
-            }
-        }
-        if failures.is_empty() {
-            return Ok(there);
-        }
-        reachable("can't look for keys", &failures)?;
-        Err(QueryError::Transfer {
-            message: message("can't look for keys", &failures),
-            failures,
+        all_or_failures(keys, results).or_else(|failures| {
+            reachable("can't look for keys", &failures)?;
+            Err(QueryError::Transfer {
+                message: message("can't look for keys", &failures),
+                failures,
+            })
         })
     }
 

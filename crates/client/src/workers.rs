@@ -43,7 +43,7 @@ struct State {
     /// Threads that take jobs, abandoned ones not counted.
     threads: usize,
     idle: usize,
-    /// Threads held by engine calls that nobody waits for any more.
+    /// Threads held by engine calls whose callers have given up.
     abandoned: usize,
     closed: bool,
 }

@@ -6,8 +6,8 @@ pub(crate) mod plan;
 mod progress;
 
 use crate::{
-    CallError, FallbackKind, KeyFailure, Patience, PutItem, WriteError, calls::EngineCall, error::write_error,
-    held::Refused, parts::Parts, patience::Wait, retrying::pause,
+    CallError, FallbackKind, Patience, PutItem, WriteError, calls::EngineCall, error::write_error, held::Refused,
+    parts::Parts, patience::Wait, retrying::pause,
 };
 use execute::{Staging, Unwritten, WriteCall};
 use object::Object;
@@ -142,19 +142,4 @@ fn registered_alone(parts: &Parts, object: Object, refused: &Refused) -> Result<
         )
     });
     Ok(WriteCall::alone(object, Staging::Registered))
-}
-
-/// Removes keys, given with the namespace: how many were there, and those where it failed.
-pub(crate) fn remove(parts: &Parts, keys: &[String], wait: &Wait<'_>) -> Result<(u64, Vec<KeyFailure>), CallError> {
-    let results = parts
-        .calls
-        .ask(keys.to_vec(), wait, |engine, keys| engine.remove_batch(keys))?;
-    let (mut removed, mut failures) = (0, Vec::new());
-    for (key, result) in keys.iter().zip(results) {
-        match result {
-            Ok(there) => removed += u64::from(there),
-            Err(fault) => failures.push(KeyFailure::new(&key[parts.options.namespace.len()..], fault)),
-        }
-    }
-    Ok((removed, failures))
 }

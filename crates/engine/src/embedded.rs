@@ -261,11 +261,7 @@ impl Open {
             return Err(Fault::new(FaultKind::Refused, 0, "an object needs at least one byte"));
         }
         for segment in write.segments {
-            let region = Region {
-                addr: segment.addr(),
-                len: segment.len(),
-            };
-            if !self.registrations.allows(region) {
+            if !self.registrations.allows(segment.region()) {
                 return Err(unregistered(segment.len()));
             }
         }

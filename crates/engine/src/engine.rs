@@ -139,6 +139,20 @@ pub struct ReadOp<'a> {
     pub by_transport: bool,
 }
 
+impl<'a> ReadOp<'a> {
+    /// All of an object that is as long as its target, whatever its tag, by any way.
+    pub fn whole(key: &'a str, target: Target<'a>) -> Self {
+        Self {
+            key,
+            offset: 0,
+            object_len: target.len() as u64,
+            target,
+            tag: None,
+            by_transport: false,
+        }
+    }
+}
+
 /// One object, gathered from segments (their sum is the object's size, > 0).
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOp<'a> {

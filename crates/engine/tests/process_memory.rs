@@ -1,4 +1,5 @@
 //! What the kernel sees of the embedded engine: pinned pages, and memory given back.
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensorlease_engine::conformance::Rig;
 use tensorlease_engine::{Embedded, EmbeddedOptions, FaultKind, ReadOp, Registration, Tag};
@@ -29,6 +30,17 @@ fn pinned() -> Option<Rig> {
     }
 }
 
+/// As [`pinned`], and the kernel counts its pages in VmPin. Some count none for a thread that may lock any amount.
+fn counted_pinned() -> Option<Rig> {
+    let held = capabilities(None).expect("a thread may ask for its own");
+    let mut fewer = held;
+    fewer.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, fewer).expect("a thread may give one up");
+    let rig = pinned();
+    set_capabilities(None, held).expect("it is still permitted");
+    rig
+}
+
 /// Kilobytes that the kernel counts for this process under `name`.
 fn kernel_kib(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
@@ -40,7 +52,7 @@ fn kernel_kib(name: &str) -> u64 {
 #[test]
 fn registered_memory_is_pinned_in_the_kernel_until_close() {
     let _alone = alone();
-    let Some(rig) = pinned() else { return };
+    let Some(rig) = counted_pinned() else { return };
     assert_eq!(rig.engine().capabilities().registration, Registration::Required);
     let before = kernel_kib("VmPin:");
     let memory = rig.memory(1 << 20);
@@ -57,14 +69,7 @@ fn the_refusal_of_unregistered_memory_says_what_to_do() {
     let Some(rig) = pinned() else { return };
     rig.write("key", &[1; 100], &Tag::new(b"")).expect("registered memory");
     let memory = Mapping::new(MappingKind::Anonymous, 4096).expect("one page");
-    let read = ReadOp {
-        key: "key",
-        offset: 0,
-        target: memory.target(0..100),
-        object_len: 100,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole("key", memory.target(0..100));
     let results = rig.engine().read_batch(&[read]);
     let fault = results[0].as_ref().expect_err("unregistered memory");
     assert_eq!(fault.kind, FaultKind::Unregistered);

@@ -38,11 +38,6 @@ impl InFlight {
         self.len
     }
 
-    /// Always false: no block is asked for without bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Address range of the bytes asked for.
     pub fn region(&self) -> Region {
         Region {
@@ -96,11 +91,6 @@ impl Lease {
     /// Bytes asked for.
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: no block is asked for without bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Address range of the bytes asked for.

@@ -205,17 +205,9 @@ impl Mapping {
         self.len
     }
 
-    /// Always false: an empty mapping is not possible.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.base.as_ptr() as usize,
-            len: self.len,
-        }
+        Region::of(self.base.as_ptr(), self.len)
     }
 
     /// The bytes `range`, to be written by a transfer. Panics when the range is out of bounds.

@@ -69,11 +69,6 @@ impl<V> RegionMap<V> {
         self.regions.len()
     }
 
-    /// Is there none?
-    pub fn is_empty(&self) -> bool {
-        self.regions.is_empty()
-    }
-
     /// Forgets all.
     pub fn clear(&mut self) {
         self.regions.clear();
@@ -113,7 +108,7 @@ mod tests {
         );
         assert_eq!(map.remove(region(1000, 100)), Some(7));
         assert_eq!(map.remove(region(1000, 100)), None);
-        assert!(map.is_empty());
+        assert_eq!(map.len(), 0);
         map.insert(region(7, 1), 1);
         map.clear();
         assert_eq!(map, RegionMap::default());

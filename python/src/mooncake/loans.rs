@@ -1,4 +1,4 @@
-//! Mooncake's own buffer pool as memory on loan (`pool=store`): the reference's design.
+//! Mooncake's own buffer pool as memory on loan (`pool=store`), for comparison with clients that read through it.
 use super::{calls::attached, connect::Connected, settings::Settings};
 use crate::foreign;
 use pyo3::{prelude::*, types::PyDict};
@@ -28,7 +28,8 @@ fn lock(lent: &Lent) -> MutexGuard<'_, RegionMap> {
 }
 
 impl StorePool {
-    /// Never more than the local buffer and one lease per reader: past that the pool would allocate and register per lease, in silence.
+    /// Never more than the local buffer and one lease per reader: past that the pool would allocate and register per
+    /// lease, in silence.
     pub(super) fn open(connected: &Connected, settings: &Settings, options: &Options) -> Option<Self> {
         let share = settings.store_pool?;
         let limits = LoanLimits {

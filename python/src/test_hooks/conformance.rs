@@ -36,7 +36,8 @@ pub(super) fn conformance_checks() -> Vec<&'static str> {
     CHECKS.iter().map(|(name, _)| *name).collect()
 }
 
-/// Runs one check on fresh engines of `url`. `capacity`: bytes after which the engine is full; None leaves the checks of a full store out.
+/// Runs one check on fresh engines of `url`. `capacity`: bytes after which the engine is full; None leaves the checks
+/// of a full store out.
 #[pyfunction]
 #[pyo3(signature = (name, url, *, capacity, key_prefix))]
 pub(super) fn run_conformance_check(

@@ -1,4 +1,4 @@
-"""The options of `tensorlease bench reads`, and its run. The repository's benchmarks have most of both too.
+"""The options of `tensorlease bench reads`, and its run. The repository's other benchmarks share most of both.
 
 What measures needs torch, and is imported when it runs: `--help` works without.
 """
@@ -11,19 +11,17 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorlease as tl
-from tensorlease.bench.workload import Workload, parse_workload
+from tensorlease.bench.workload import parse_workload
 from tensorlease.option_values import checked, list_of, one_of, size, whole
 
 if TYPE_CHECKING:
     from tensorlease.bench.opening import EngineChoice
     from tensorlease.bench.report import Report, Verdict
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
-# The names of `modes.MODES`, repeated because that module needs torch and `--help` must not.
+# The names of `reading.MODES`, repeated because that module needs torch and `--help` must not.
 MODE_NAMES = ("register-per-call", "copied", "store-pool", "leased", "batch", "loop", "auto")
 SHARES = ("half", "quarter")
 FOUR_SHAPES = "64x16MiB,1024x1MiB,4096x1MiB,16384x64KiB"
@@ -33,62 +31,57 @@ mode_name = one_of(MODE_NAMES, "mode")
 share_name = one_of(SHARES, "share")
 workload = checked(parse_workload)
 
+#: Options as argparse takes them; their defaults are those of `reads`.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--engine": {"default": "embedded://", "metavar": "URL", "help": "URL of the store (default %(default)s)"},
+    "--readers": {"type": whole(1), "default": 4, "metavar": "N", "help": "threads that read (default %(default)s)"},
+    "--seed": {"type": whole(0), "default": 0, "metavar": "N", "help": "of contents and order (default %(default)s)"},
+    "--json": {"type": Path, "metavar": "FILE", "help": "write the figures; kept in part when the run is interrupted"},
+    "--check": {"action": "store_true", "help": "compare with the promised figures; exit status 1 on a miss"},
+    "--shapes": {
+        "type": list_of(workload),
+        "default": FOUR_SHAPES,
+        "metavar": "LIST",
+        "help": "COUNTxSIZE (default %(default)s)",
+    },
+    "--modes": {
+        "type": list_of(mode_name),
+        "default": _DEFAULT_MODES,
+        "metavar": "LIST",
+        "help": f"of {', '.join(MODE_NAMES)} (default %(default)s)",
+    },
+    "--reps": {"type": whole(1), "default": 10, "metavar": "N", "help": "timed calls per mode (default %(default)s)"},
+    "--max-bytes": {
+        "type": size,
+        "metavar": "SIZE",
+        "help": "budget of the store (default 1.4 times the largest shape)",
+    },
+    "--share": {
+        "type": share_name,
+        "metavar": "SHARE",
+        "help": "of store-pool: half (the reference) or quarter (its first submission) (default half)",
+    },
+    "--batch-keys": {
+        "type": whole(1),
+        "default": 400,
+        "metavar": "N",
+        "help": "keys of one batch in register-per-call and store-pool (default %(default)s)",
+    },
+    "--plot": {"type": Path, "metavar": "FILE.png", "help": "draw a chart"},
+}
 
-def workloads(text: str) -> list[Workload]:
-    """Shapes between commas."""
-    return list_of(workload)(text)
+
+def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
+    """Adds options that benchmarks share, and sets defaults of these or others."""
+    for name in names:
+        parser.add_argument(name, **_OPTIONS[name])
+    parser.set_defaults(**defaults)
 
 
-def add_reads(benchmarks: Commands) -> argparse.ArgumentParser:
-    """Adds `reads` to the benchmarks."""
+def add_reads(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     reads = benchmarks.add_parser("reads", help="each way of reading a column, on each shape")
-    add_shared(reads)
-    add_shapes(reads, FOUR_SHAPES)
-    named = f"of {', '.join(MODE_NAMES)} (default {_DEFAULT_MODES})"
-    reads.add_argument("--modes", type=list_of(mode_name), default=_DEFAULT_MODES, metavar="LIST", help=named)
-    add_repetitions(reads, 10, "timed reads per mode")
-    add_budget(reads)
-    add_share(reads)
-    batch = "keys of one batch in register-per-call and store-pool (default 400)"
-    reads.add_argument("--batch-keys", type=whole(1), default=400, metavar="N", help=batch)
-    reads.add_argument("--plot", type=Path, metavar="FILE.png", help="draw a chart")
-    reads.set_defaults(run=run_reads, engine_of=engine_of, verdicts_of=verdicts_of)
+    add_options(reads, *_OPTIONS, run=run_reads, engine_of=engine_of, verdicts_of=verdicts_of)
     return reads
-
-
-def add_shared(parser: argparse.ArgumentParser, engine: str = "embedded://", *, readers: bool = True) -> None:
-    """Options of every benchmark."""
-    parser.add_argument("--engine", default=engine, metavar="URL", help=f"URL of the store (default {engine})")
-    if readers:
-        parser.add_argument("--readers", type=whole(1), default=4, metavar="N", help="threads that read (default 4)")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of contents and order (default 0)")
-    kept = "write the figures; kept in part when the run is interrupted"
-    parser.add_argument("--json", type=Path, metavar="FILE", help=kept)
-    missed = "compare with the promised figures; exit status 1 on a miss"
-    parser.add_argument("--check", action="store_true", help=missed)
-
-
-def add_shapes(parser: argparse.ArgumentParser, default: str, *names: str) -> None:
-    """Which workloads."""
-    kinds = "COUNTxSIZE (default %(default)s)"
-    parser.add_argument("--shapes", *names, type=workloads, default=default, metavar="LIST", help=kinds)
-
-
-def add_repetitions(parser: argparse.ArgumentParser, default: int, what: str) -> None:
-    """How often."""
-    parser.add_argument("--reps", type=whole(1), default=default, metavar="N", help=f"{what} (default {default})")
-
-
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """How much memory."""
-    budget = "budget of the store (default 1.4 times the largest shape)"
-    parser.add_argument("--max-bytes", type=size, metavar="SIZE", help=budget)
-
-
-def add_share(parser: argparse.ArgumentParser) -> None:
-    """How much of Mooncake's pool."""
-    shares = "of store-pool: half (the reference) or quarter (its first submission) (default half)"
-    parser.add_argument("--share", type=share_name, metavar="SHARE", help=shares)
 
 
 def run_reads(options: argparse.Namespace) -> int:
@@ -117,7 +110,6 @@ def run_reads(options: argparse.Namespace) -> int:
 
 
 def engine_of(options: argparse.Namespace, modes: list[str], batch_keys: int) -> EngineChoice:
-    """What is measured."""
     from tensorlease.bench.opening import EngineChoice
 
     return EngineChoice(options.engine, share_of(options, modes), batch_keys=batch_keys)
@@ -133,8 +125,7 @@ def share_of(options: argparse.Namespace, modes: list[str]) -> str | None:
 
 
 def verdicts_of(report: Report) -> list[Verdict]:
-    """Is what was measured what is promised?"""
-    from tensorlease.bench.check import check_reads
+    from tensorlease.bench.reads import check_reads
 
     return check_reads(report)
 

@@ -1,7 +1,5 @@
 """What the figures were measured on: the machine, its free memory, and the yardstick of one memcpy."""
 
-from __future__ import annotations
-
 import ctypes
 import datetime
 import importlib.metadata
@@ -79,7 +77,6 @@ class Yardstick:
         return (time.perf_counter() - start) * 1e3 * GIB / YARDSTICK_BYTES
 
     def close(self) -> None:
-        """Gives the memory back."""
         while self._buffers:
             self._buffers.pop().close()
 
@@ -103,5 +100,4 @@ def require_memory(needed_bytes: int, purpose: str, advice: str) -> None:
 
 
 def available_bytes() -> int:
-    """What this process may still take."""
     return Machine().available_bytes() or 0

@@ -1,7 +1,5 @@
 """Opening a store that is large enough for the workload, or saying why it can't be."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -16,8 +14,6 @@ from tensorlease.sizes import GIB, MIB
 #: Objects take whole size classes, at most an eighth larger than themselves.
 CAPACITY_FACTOR = 1.25
 _TRIAL_BYTES = 64 * MIB
-#: Stores that outlive whoever opens them, by the scheme of their URL.
-_SHARED_SCHEMES = ("host", "mooncake")
 
 
 @dataclass(frozen=True)
@@ -34,13 +30,7 @@ class EngineChoice:
 
     @property
     def names_a_cluster(self) -> bool:
-        """Is the engine the URL of a Mooncake cluster?"""
         return urlsplit(self.engine).scheme == "mooncake"
-
-    @property
-    def is_shared(self) -> bool:
-        """Does the store outlive the benchmark, with others' objects in it?"""
-        return urlsplit(self.engine).scheme in _SHARED_SCHEMES
 
     def require_valid(self) -> None:
         """A ConfigError where the parts contradict one another."""
@@ -48,19 +38,15 @@ class EngineChoice:
             raise tl.ConfigError(
                 "--engine mooncake starts a cluster, and the repository's benchmarks do that: `python -m bench`; give mooncake://HOST:PORT"
             )
-        if self.names_a_cluster:
-            set_here = {"pool", "share", "force"} | ({"local_buffer"} if self.share is not None else set())
-            if given := sorted(set_here & parse_qs(urlsplit(self.engine).query).keys()):
-                raise tl.ConfigError(
-                    f"leave {' and '.join(given)} out of the URL; the benchmark sets what its modes need"
-                )
-        elif self.share is not None:
+        set_here = {"pool", "share", "force"} | ({"local_buffer"} if self.share is not None else set())
+        if self.names_a_cluster and (given := sorted(set_here & parse_qs(urlsplit(self.engine).query).keys())):
+            raise tl.ConfigError(f"leave {' and '.join(given)} out of the URL; the benchmark sets what its modes need")
+        if not self.names_a_cluster and self.share is not None:
             raise tl.ConfigError(
                 "only Mooncake has a pool of its own; give --engine a mooncake:// URL, or leave out what reads through it"
             )
 
     def as_json(self) -> dict[str, object]:
-        """What is not in the engine's name."""
         pool = {} if self.share is None else {"share": self.share, "local_buffer_bytes": self.local_buffer_bytes}
         return {"batch_keys": self.batch_keys, **pool}
 
@@ -79,64 +65,53 @@ class EngineChoice:
 
     def require_room(self, workload: Workload, max_bytes: int) -> None:
         """A ConfigError where the machine has too little memory for the workload."""
-        require_memory(
-            self.needed_bytes(workload, max_bytes),
-            f"shape {workload.name}",
-            "leave it out of --shapes, give a smaller --max-bytes, or end what else uses memory",
-        )
+        advice = "leave it out of --shapes, give a smaller --max-bytes, or end what else uses memory"
+        require_memory(self.needed_bytes(workload, max_bytes), f"shape {workload.name}", advice)
 
     def require_feasible(self, cases: list[tuple[Workload, int]], readers: int) -> None:
-        """Refuses at once what would be refused after minutes of measuring: memory, the engine's URL, its permissions.
-
-        `cases` are workloads with their budgets.
-        """
+        """Refuses workloads with their budgets at once, and not after minutes of measuring: memory, the engine's URL, its permissions."""
         self.require_valid()
         for workload, max_bytes in cases:
             self.require_room(workload, max_bytes)
         self.try_to_open(readers)
 
     def try_to_open(self, readers: int) -> None:
-        """Opens a small store."""
         tl.open(self.engine, max_bytes=_TRIAL_BYTES, readers=readers).close()
 
-    @contextmanager
     def store(
         self, workload: Workload, max_bytes: int, readers: int, *, copies_fit: bool = False
-    ) -> Iterator[tl.Store]:
-        """A store for one workload.
-
-        `copies_fit`: the recycled memory for copies holds the workload too, so that what is measured as copied is all copies.
-        """
+    ) -> AbstractContextManager[tl.Store]:
+        """A store for one workload. `copies_fit`: the recycled memory for copies holds the workload too, so that all that is copied is copies."""
         self.require_room(workload, max_bytes)
         copy_cache_bytes = round(workload.size_bytes * CAPACITY_FACTOR) if copies_fit else None
-        with self.store_of_bytes(workload.size_bytes, max_bytes, readers, copy_cache_bytes) as store:
-            yield store
+        return self.store_of_bytes(workload.size_bytes, max_bytes, readers, copy_cache_bytes)
 
     @contextmanager
     def store_of_bytes(
         self, object_bytes: int, max_bytes: int, readers: int, copy_cache_bytes: int | None = None
     ) -> Iterator[tl.Store]:
         """A store for so many bytes of objects. Whether the machine has room for them is not checked."""
+        # Such a store outlives the benchmark, with others' objects in it.
+        is_shared = urlsplit(self.engine).scheme in ("host", "mooncake")
         with (
             self.url(object_bytes) as url,
             tl.open(
                 url,
                 max_bytes=max_bytes,
                 readers=readers,
-                namespace=new_namespace("bench") if self.is_shared else "",
+                namespace=new_namespace("bench") if is_shared else "",
                 copy_cache_bytes=copy_cache_bytes,
                 batch_keys=self.batch_keys,
             ) as store,
-            emptied(store) if self.is_shared else nullcontext(),
+            emptied(store) if is_shared else nullcontext(),
         ):
             yield store
 
     def url(self, object_bytes: int) -> AbstractContextManager[str]:
         """What the store is opened with; an embedded engine without a capacity gets one that the objects fit."""
-        if pool := self.pool():
-            options = "&".join(f"{name}={value}" for name, value in pool.items())
-            return nullcontext(f"{self.engine}{'&' if urlsplit(self.engine).query else '?'}{options}")
-        return nullcontext(engine_for(self.engine, object_bytes))
+        if self.share is None:
+            return nullcontext(engine_for(self.engine, object_bytes))
+        return nullcontext(_with_options(self.engine, **self.pool()))
 
     def pool(self) -> dict[str, object]:
         """Options of the URL that make reads go through Mooncake's pool."""
@@ -169,8 +144,12 @@ def engine_for(engine: str, size_bytes: int) -> str:
     parts = urlsplit(engine)
     if parts.scheme != "embedded" or "capacity" in parse_qs(parts.query):
         return engine
-    capacity = max(round(size_bytes * CAPACITY_FACTOR), 64 * MIB)
-    return f"{engine}{'&' if parts.query else '?'}capacity={capacity}"
+    return _with_options(engine, capacity=max(round(size_bytes * CAPACITY_FACTOR), 64 * MIB))
+
+
+def _with_options(url: str, **options: object) -> str:
+    added = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"{url}{'&' if urlsplit(url).query else '?'}{added}"
 
 
 def default_max_bytes(workloads: list[Workload]) -> int:

@@ -1,12 +1,10 @@
 """What is read: a number of rows of given lengths, written as `64x16MiB`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensorlease.sizes import parse_bytes
+from tensorlease.option_values import size_bytes
 
 _ITEM_BYTES = {"float32": 4, "int64": 8}
 
@@ -21,22 +19,18 @@ class Workload:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of all rows together."""
         return sum(self.lengths) * _ITEM_BYTES[self.dtype_name]
 
     @cached_property
     def row_bytes(self) -> list[int]:
-        """Bytes of each row."""
         return [length * _ITEM_BYTES[self.dtype_name] for length in self.lengths]
 
     @cached_property
     def shapes(self) -> list[tuple[int]]:
-        """One shape per row."""
         return [(length,) for length in self.lengths]
 
     @cached_property
     def is_ragged(self) -> bool:
-        """Do the rows differ in length?"""
         return len(set(self.lengths)) > 1
 
 
@@ -59,7 +53,7 @@ def parse_workload(text: str) -> Workload:
     count_text, separator, size_text = text.partition("x")
     if not separator or not count_text.isdigit() or int(count_text) == 0:
         raise ValueError(f"{text!r} is no shape; write COUNTxSIZE, such as 1024x1MiB")
-    row_bytes = parse_bytes(size_text)
+    row_bytes = size_bytes(size_text)
     if row_bytes % _ITEM_BYTES["float32"] != 0:
         raise ValueError(
             f"{text!r}: the rows are float32, so their size must be a multiple of 4 bytes; it is {row_bytes}"

@@ -1,7 +1,5 @@
 """Network cards with verbs, as the kernel and as libibverbs see them."""
 
-from __future__ import annotations
-
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, problem
 from tensorlease.doctor.machine import Machine, Port
 from tensorlease.doctor.target import Target

@@ -14,7 +14,7 @@ use tensorlease_memory::{InFlight, Landing, Mapping, MappingKind};
 const BOUNCE_BYTES_CACHED: u64 = 4 << 20;
 /// A bounce block is held for one round only. One that does not come free for this long is held by something that hangs.
 const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
-/// The same where the last wait was in vain.
+/// How long a wait lasts after one that was in vain.
 const STARVED_WAIT_MAX: Duration = Duration::from_millis(5);
 
 impl Memory {

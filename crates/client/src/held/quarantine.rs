@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
+use tensorlease_engine::{Fault, FaultKind};
 use tensorlease_memory::{Buffer, Landing, Pool};
 
 /// Keeps it out of circulation until the engine is closed.
@@ -49,6 +50,20 @@ impl Quarantine {
             other => lock(&self.landings).push(other),
         }
         self.free_if_ended();
+    }
+
+    /// Staging memory of a call that may still use it goes to quarantine. The values themselves lie elsewhere, so the keys may be tried again.
+    pub(crate) fn keep_if_late<T>(&self, staging: Landing, results: &mut [Result<T, Fault>]) {
+        let mut late = false;
+        for fault in results.iter_mut().filter_map(|result| result.as_mut().err()) {
+            if fault.kind == FaultKind::MayStillWrite {
+                fault.kind = FaultKind::Transient;
+                late = true;
+            }
+        }
+        if late {
+            self.keep(staging);
+        }
     }
 
     /// Keeps a buffer that a write may still read.
@@ -96,4 +111,9 @@ impl Drop for Quarantine {
         mem::forget(mem::take(&mut *lock(&self.landings)));
         mem::forget(mem::take(&mut *lock(&self.buffers)));
     }
+}
+
+/// May the memory of this key still be used after its call?
+pub(crate) fn is_late<T>(result: &Result<T, Fault>) -> bool {
+    matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite)
 }

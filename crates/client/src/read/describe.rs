@@ -3,7 +3,7 @@
 use super::items::Items;
 use crate::{
     CallError, Described, Expected, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
-    error::{message, read_error},
+    error::{all_or_failures, message, read_error},
     keys::all_namespaced,
     parts::Parts,
     patience::Wait,
@@ -66,38 +66,20 @@ pub(super) fn request(parts: &Parts, request: &ReadRequest, wait: &Wait<'_>) -> 
 
 /// What is under each key; a missing key is an error.
 fn describe_kinds(parts: &Parts, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Expected>, ReadError> {
-    let (mut expected, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, found) in keys.iter().zip(found(parts, keys, wait)?) {
-        match found {
-            Ok(Some(Described {
-                kind: ObjectKind::Tensor(spec),
-                ..
-            })) => expected.push(Expected::Tensor(spec)),
-            Ok(Some(Described { bytes, .. })) => expected.push(Expected::Packed(bytes)),
-            Ok(None) => failures.push(KeyFailure::new(key, absent())),
-            Err(fault) => failures.push(KeyFailure::new(key, fault)),
-        }
-    }
-    if failures.is_empty() {
-        Ok(expected)
-    } else {
-        Err(read_error(failures))
-    }
+    let expected = |found: Found| match found?.ok_or_else(absent)? {
+        Described {
+            kind: ObjectKind::Tensor(spec),
+            ..
+        } => Ok(Expected::Tensor(spec)),
+        Described { bytes, .. } => Ok(Expected::Packed(bytes)),
+    };
+    let found = found(parts, keys, wait)?.into_iter().map(expected);
+    all_or_failures(keys, found).map_err(read_error)
 }
 
 /// What is under each key, `None` where there is nothing.
 pub(crate) fn describe(parts: &Parts, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Option<Described>>, QueryError> {
-    let (mut described, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, found) in keys.iter().zip(found(parts, keys, wait)?) {
-        match found {
-            Ok(found) => described.push(found),
-            Err(fault) => failures.push(KeyFailure::new(key, fault)),
-        }
-    }
-    if failures.is_empty() {
-        return Ok(described);
-    }
-    Err(QueryError::Transfer {
+    all_or_failures(keys, found(parts, keys, wait)?).map_err(|failures| QueryError::Transfer {
         message: message("can't describe", &failures),
         failures,
     })

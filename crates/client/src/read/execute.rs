@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     calls::{EngineCall, Gate},
+    held::is_late,
     parts::Parts,
 };
 use std::{ops::Range, sync::Arc};
@@ -81,10 +82,6 @@ fn verified(transfer: &Transfer, result: Result<u64, Fault>) -> Result<(), Fault
     }
 }
 
-fn is_late(result: &Result<u64, Fault>) -> bool {
-    matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite)
-}
-
 fn direct(parts: &Parts, items: &Items, transfers: &[Transfer], by_transport: bool) -> Vec<Result<u64, Fault>> {
     let targets = transfers
         .iter()
@@ -138,7 +135,7 @@ pub(crate) fn staged(
             parts.accounts.stages().copy.time(copy);
         }
     }
-    keep_or_quarantine(parts, staging, &mut results);
+    parts.memory.quarantine().keep_if_late(staging, &mut results);
     results
 }
 
@@ -170,23 +167,6 @@ fn copy_out(parts: &Parts, staging: &Landing, starts: &[usize], transfers: &[&Tr
     let bytes = transfers.iter().map(|transfer| transfer.len).sum();
     parts.accounts.counters().copied_bytes.add(bytes);
     copy_all(&pairs);
-}
-
-/// The staging memory of a call that may still write goes to quarantine. The destinations were not touched by it, so the
-/// keys may be tried again.
-fn keep_or_quarantine(parts: &Parts, staging: Landing, results: &mut [Result<u64, Fault>]) {
-    let mut late = false;
-    for result in results.iter_mut() {
-        if let Err(fault) = result
-            && fault.kind == FaultKind::MayStillWrite
-        {
-            fault.kind = FaultKind::Transient;
-            late = true;
-        }
-    }
-    if late {
-        parts.memory.quarantine().keep(staging);
-    }
 }
 
 /// Registers the landings for this one call. One that may still be written stays registered until the engine is closed.

@@ -2,7 +2,7 @@
 
 use super::{
     groups::TransferMode,
-    job::{Ground, Job},
+    job::{Job, UnitMemory},
     landing::index,
 };
 use crate::{Delivery, FallbackKind, ReadError, parts::Parts, patience::Wait};
@@ -41,13 +41,13 @@ pub(crate) fn in_callers_memory(parts: &Parts, job: &mut Job, units: &[u32]) {
         let slab = (mode == TransferMode::Direct)
             .then(|| parts.memory.registrations().slab_of(region))
             .flatten();
-        let ground = Ground {
+        let memory = UnitMemory {
             landing: Landing::Foreign(destination),
             registered_at: slab.map_or(0, |slab| (region.addr - slab.addr) as u64),
             mode,
             leased: false,
         };
-        job.put(*unit, ground);
+        job.put(*unit, memory);
     }
 }
 
@@ -75,12 +75,12 @@ pub(crate) fn leased(parts: &Parts, job: &mut Job, units: &[u32], wait: &Wait<'_
 }
 
 /// A block is registered with its slab; other landings of a read are registered on their own, if at all.
-fn of_block(landing: Landing, mode: TransferMode, leased: bool) -> Ground {
+fn of_block(landing: Landing, mode: TransferMode, leased: bool) -> UnitMemory {
     let registered_at = match &landing {
         Landing::Block(block) => block.block().offset,
         _ => 0,
     };
-    Ground {
+    UnitMemory {
         landing,
         registered_at,
         mode,

@@ -2,8 +2,11 @@
 
 use super::describe::{check_len, mismatch, object_kind, value_bytes, words};
 use crate::{
-    CallError, Expected, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, error::read_error,
-    keys::all_namespaced, parts::Parts, patience::Wait,
+    CallError, Expected, ObjectKind, ReadError, ReadItem, ReadRequest,
+    error::{all_or_failures, read_error},
+    keys::all_namespaced,
+    parts::Parts,
+    patience::Wait,
 };
 use std::{collections::HashMap, iter, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
@@ -85,7 +88,6 @@ fn viewed(parts: &Parts, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Resu
         Some(views) => views.view_batch(keys),
         None => keys.iter().map(|_| Err(Fault::closed())).collect(),
     })?;
-    let (mut values, mut failures) = (Vec::with_capacity(wanted.len()), Vec::new());
     // Most values of a read are of one kind: its tag is read once.
     let mut last: Option<(Tag, ObjectKind)> = None;
     let mut kind_of = |tag: &Tag| match &last {
@@ -96,20 +98,12 @@ fn viewed(parts: &Parts, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Resu
             Ok(kind)
         }
     };
-    for ((key, expected), viewed) in wanted.iter().zip(viewed) {
-        let value = viewed.and_then(|viewed| {
-            let kind = kind_of(&viewed.tag)?;
-            value(viewed, kind, expected)
-        });
-        match value {
-            Ok(value) => values.push(value),
-            Err(fault) => failures.push(KeyFailure::new(key, fault)),
-        }
-    }
-    if !failures.is_empty() {
-        return Err(read_error(failures));
-    }
-    Ok(values)
+    let values = iter::zip(wanted, viewed).map(|((_, expected), viewed)| {
+        let viewed = viewed?;
+        let kind = kind_of(&viewed.tag)?;
+        value(viewed, kind, expected)
+    });
+    all_or_failures(wanted.iter().map(|(key, _)| key), values).map_err(read_error)
 }
 
 fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) -> Result<ValueView, Fault> {

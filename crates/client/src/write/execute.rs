@@ -4,6 +4,7 @@ use super::object::Object;
 use crate::{
     Segment,
     calls::{EngineCall, Gate},
+    held::is_late,
     parts::Parts,
 };
 use std::{mem, ops::Range, sync::Arc};
@@ -157,19 +158,10 @@ fn staged(parts: &Parts, gate: &Gate<'_>, objects: &[Object], block: InFlight) -
         .collect();
     let segments: Vec<&[Source<'_>]> = segments.iter().map(Vec::as_slice).collect();
     let mut results = call(parts, objects, &segments);
-    let mut late = false;
-    for result in &mut results {
-        if let Err(fault) = result
-            && fault.kind == FaultKind::MayStillWrite
-        {
-            // Only the staging block may still be read: the value itself may be tried again from another one.
-            fault.kind = FaultKind::Transient;
-            late = true;
-        }
-    }
-    if late {
-        parts.memory.quarantine().keep(Landing::Block(block));
-    }
+    parts
+        .memory
+        .quarantine()
+        .keep_if_late(Landing::Block(block), &mut results);
     results
 }
 
@@ -214,10 +206,6 @@ fn is_read_on(region: Region, objects: &[Object], results: &[Result<(), Fault>])
     let late = objects.iter().zip(results).filter(|(_, result)| is_late(result));
     late.flat_map(|(object, _)| object.sources())
         .any(|source| region.contains(source.region()))
-}
-
-fn is_late(result: &Result<(), Fault>) -> bool {
-    matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite)
 }
 
 /// A registration that stays holds the memory of every object in it, whatever became of its own write: none of it may be freed, registered again or

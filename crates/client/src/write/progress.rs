@@ -64,7 +64,7 @@ impl Progress {
             let kind = fault.kind;
             let failure = KeyFailure::new(&object.key[namespace_len..], fault);
             let may_get_room = kind == FaultKind::Full && (self.for_room || self.has_idle);
-            if !retrying::passes(self.evicts, kind) && !may_get_room {
+            if !retrying::passes_in_a_write(self.evicts, kind) && !may_get_room {
                 self.failures.push(failure);
                 continue;
             }

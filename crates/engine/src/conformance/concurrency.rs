@@ -16,12 +16,8 @@ fn write_from(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: &Tag) -
 
 fn read_into(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: Option<&Tag>) -> Result<u64, Fault> {
     let read = ReadOp {
-        key,
-        offset: 0,
-        target: memory.target(0..len),
-        object_len: len as u64,
         tag,
-        by_transport: false,
+        ..ReadOp::whole(key, memory.target(0..len))
     };
     only(rig.engine().read_batch(&[read]))
 }
@@ -112,7 +108,7 @@ pub fn removals_never_disturb_a_running_read(factory: &Factory<'_>) {
         let _end = RaisedAtEnd(&done);
         for _ in 0..200 {
             write_from(&rig, &source, &key, LEN, &any_tag()).expect("a write");
-            assert_eq!(rig.engine().remove_batch(&[&key]), [Ok(true)], "what was just written");
+            rig.remove(&key);
         }
     });
 }
@@ -139,11 +135,7 @@ pub fn readers_and_writers_run_concurrently(factory: &Factory<'_>) {
                     );
                     assert_same(&target.bytes(0..len), &bytes);
                     if round % 5 == 0 {
-                        assert_eq!(
-                            rig.engine().remove_batch(&[&key]),
-                            [Ok(true)],
-                            "a removal beside others"
-                        );
+                        rig.remove(&key);
                     }
                 }
             });

@@ -7,7 +7,7 @@ mod late;
 mod replaced;
 mod retrying;
 
-use super::{Finished, Ground, Job, Next, Wish};
+use super::{Finished, Job, Next, UnitMemory, Wish};
 use crate::{
     DType, Delivery, Expected, ReadItem, TensorSpec,
     accounts::Accounts,
@@ -102,8 +102,8 @@ fn delivered(delivery: Delivery) -> Wish {
 }
 
 /// Plain bytes, as many as are looked at: a job never touches what it plans for.
-fn ground(mode: TransferMode, bytes: usize) -> Ground {
-    Ground {
+fn memory(mode: TransferMode, bytes: usize) -> UnitMemory {
+    UnitMemory {
         landing: Landing::Heap(HeapBytes::new(bytes)),
         registered_at: 0,
         mode,
@@ -114,7 +114,7 @@ fn ground(mode: TransferMode, bytes: usize) -> Ground {
 /// Puts every unit that has none on memory of its own.
 fn land(job: &mut Job, mode: TransferMode) {
     for unit in job.waiting() {
-        job.put(unit, ground(mode, 1));
+        job.put(unit, memory(mode, 1));
     }
 }
 

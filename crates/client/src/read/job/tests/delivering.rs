@@ -14,9 +14,9 @@ fn landed(items: Vec<ReadItem>, wish: Wish) -> Job {
         tensorlease_memory::copy_all(&[(source, landing.target(0..len))]);
         job.put(
             unit,
-            Ground {
+            UnitMemory {
                 landing,
-                ..ground(TransferMode::Direct, 1)
+                ..memory(TransferMode::Direct, 1)
             },
         );
     }
@@ -84,9 +84,9 @@ fn what_is_delivered_is_counted_by_how_it_came() {
         for unit in job.waiting() {
             job.put(
                 unit,
-                Ground {
+                UnitMemory {
                     leased,
-                    ..ground(mode, 1)
+                    ..memory(mode, 1)
                 },
             );
         }

@@ -108,7 +108,7 @@ fn direct_calls_come_first_and_registered_ones_last() {
     ] {
         let mut job = job(terms(), &[8, 8, 8]);
         for (unit, mode) in (0..).zip(modes) {
-            job.put(unit, ground(mode, 1));
+            job.put(unit, memory(mode, 1));
         }
         let order: Vec<TransferMode> = job.groups().iter().map(|group| group.mode).collect();
         assert_eq!(order, [Direct, Staged, Registered], "{modes:?}");

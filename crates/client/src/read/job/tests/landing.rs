@@ -205,9 +205,9 @@ fn rows_are_cut_where_the_registration_of_their_block_ends() {
         wish,
     );
     let registered_at = 110;
-    let block = Ground {
+    let block = UnitMemory {
         registered_at,
-        ..ground(TransferMode::Direct, 1)
+        ..memory(TransferMode::Direct, 1)
     };
     job.put(0, block);
     let rows: Vec<Row> = rows(&job.groups()).concat();

@@ -22,7 +22,7 @@ fn memory_that_may_still_be_written_is_quarantined() {
     for (late, bytes) in [(vec![], 0), (vec![1], 100), (vec![0, 1], 200)] {
         let mut job = job(terms(), &[8, 8]);
         for unit in job.waiting() {
-            job.put(unit, ground(TransferMode::Direct, 100));
+            job.put(unit, memory(TransferMode::Direct, 100));
         }
         run(&mut job, |item, _| late.contains(&item).then_some(MayStillWrite));
         assert_eq!(job.quarantine.bytes(), bytes, "{late:?}");

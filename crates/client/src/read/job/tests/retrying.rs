@@ -1,7 +1,7 @@
 //! Faults: which pass, what is read again, in how many calls, and when it is enough.
 
 use super::*;
-use FaultKind::{Expired, MayStillWrite, Mismatch, NoHandle, NoLoan, NotFound, Refused, Transient, Unavailable};
+use FaultKind::{Expired, MayStillWrite, Mismatch, NoHandle, NotFound, Refused, Transient, Unavailable};
 
 #[test]
 fn a_round_without_a_fault_is_delivered() {
@@ -15,7 +15,6 @@ fn some_faults_pass_and_others_are_the_end() {
     let again = Next::Land { keys: 1, tries: 0 };
     for (kind, passes) in [
         (NoHandle, true),
-        (NoLoan, true),
         (Expired, true),
         (Transient, true),
         (MayStillWrite, true),
@@ -91,13 +90,7 @@ fn what_passed_is_forgotten() {
 
 #[test]
 fn calls_are_halved_after_faults_of_size_alone() {
-    for (kind, divisor) in [
-        (NoHandle, 2),
-        (Expired, 2),
-        (Transient, 1),
-        (NoLoan, 1),
-        (MayStillWrite, 1),
-    ] {
+    for (kind, divisor) in [(NoHandle, 2), (Expired, 2), (Transient, 1), (MayStillWrite, 1)] {
         let mut job = job(terms(), &[8; 4]);
         land(&mut job, TransferMode::Direct);
         run(&mut job, |_, _| Some(kind));
