@@ -104,7 +104,8 @@ figures: $(PACKAGE_STAMP)
 
 # ---- test -----------------------------------------------------------------------------------------------------------
 
-test: test-rust test-doc test-loom test-asan fuzz test-examples test-python
+test:
+	+MAKE="$(MAKE)" scripts/test_all.sh test-rust test-doc test-loom test-asan fuzz test-examples test-python
 
 test-rust:
 	scripts/cargo_test.sh $(PACKAGES) $(TEST_FEATURES)
@@ -129,7 +130,7 @@ test-examples: build
 	PYTHON=$(BIN)/python scripts/examples.sh
 
 test-python: build
-	cd python && ../$(BIN)/python -m pytest
+	scripts/test_python.sh
 
 # Reads, writes and drops for a long time with checks on memory held; not part of `make test`.
 soak: build

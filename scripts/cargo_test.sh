@@ -3,6 +3,8 @@
 set -euo pipefail
 
 if cargo nextest --version >/dev/null 2>&1; then
-    exec cargo nextest run --cargo-quiet --no-fail-fast --status-level fail --final-status-level slow "$@"
+    # Many tests wait: two for each core keep it busy. Which ones run alone stands in .config/nextest.toml.
+    exec cargo nextest run --cargo-quiet --no-fail-fast --status-level fail --final-status-level slow \
+        --test-threads "${TEST_THREADS:-$((2 * $(nproc)))}" "$@"
 fi
 exec cargo test --quiet --no-fail-fast --lib --bins --tests "$@"

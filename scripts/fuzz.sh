@@ -16,15 +16,34 @@ fi
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/fuzz"
 targets=(fuzz/fuzz_targets/*.rs)
 seconds=$((${FUZZ_SECONDS:-10} / ${#targets[@]}))
-for target in "${targets[@]}"; do
-    name="$(basename "$target" .rs)"
-    echo "fuzz: $name for $seconds s"
-    log="$(mktemp)"
-    if ! fuzz/run.sh "$name" "$seconds" >"$log" 2>&1; then
-        cat "$log"
-        echo "fuzz: $name failed; the input lies in fuzz/artifacts/$name"
-        exit 1
+logs="$(mktemp -d)"
+trap 'rm -rf "$logs"' EXIT
+
+fuzz() {
+    local name="$1"
+    if fuzz/run.sh "$name" "$seconds" >"$logs/$name" 2>&1; then
+        echo "fuzz: $name for $seconds s: $(tail -n 1 "$logs/$name")"
+        return
     fi
-    tail -n 1 "$log"
-    rm -f "$log"
+    cat "$logs/$name"
+    echo "fuzz: $name failed; the input lies in fuzz/artifacts/$name"
+    return 1
+}
+
+# Each fuzzer is one thread, so as many run as there are cores. Each has a process group, so that an interrupt ends all of it.
+set -m
+running=()
+status=0
+trap 'for job in "${running[@]}"; do kill -- "-$job"; done; exit 130' INT TERM
+for target in "${targets[@]}"; do
+    fuzz "$(basename "$target" .rs)" &
+    running+=($!)
+    if ((${#running[@]} >= $(nproc))); then
+        wait "${running[0]}" || status=1
+        running=("${running[@]:1}")
+    fi
 done
+for job in "${running[@]}"; do
+    wait "$job" || status=1
+done
+exit "$status"

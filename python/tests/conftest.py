@@ -26,6 +26,9 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+# Threads of torch spin while they wait for each other, which on a busy machine takes longer than the work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -202,7 +202,7 @@ def test_something_that_listens_and_is_silent_is_no_master_and_does_not_hold_up_
         shows_who_holds(fix, port)
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_master_that_hangs_is_told_from_one_that_is_not_there() -> None:
     require_mooncake()
     with Master() as own:
@@ -287,7 +287,7 @@ def test_the_doctor_leaves_nothing_in_the_cluster(cluster: Master) -> None:
     assert metric(cluster, "master_allocated_bytes") == 0
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_an_owner_that_hangs_is_told_from_a_full_cluster() -> None:
     require_mooncake()
     with Master() as own, owning(own) as owner:

@@ -190,7 +190,7 @@ def test_a_killed_daemon_is_an_error_at_once_and_tensors_stay_readable(folder: P
         assert leased.sum() == viewed.sum() == 5 * MIB
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_stopped_daemon_holds_nobody_longer_than_its_timeout(daemon: Served, store: tl.Store) -> None:
     store.put(["a"], [1])
     stop_process(daemon.process)

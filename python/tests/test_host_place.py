@@ -113,7 +113,7 @@ def stopped(daemon: Served) -> Iterator[None]:
         daemon.process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_opening_a_daemon_that_is_stopped_ends_soon_and_names_its_process(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     with served(runtime / "host.sock", "--max-bytes", "16MiB") as daemon:
@@ -124,7 +124,7 @@ def test_opening_a_daemon_that_is_stopped_ends_soon_and_names_its_process(runtim
             assert time.monotonic() - begin < 3 * host.SILENT_SECONDS
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_calls_that_need_memory_of_a_stopped_daemon_end_at_their_time_and_work_again_later(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     with (

@@ -525,7 +525,7 @@ def test_stop_asks_nothing_where_nothing_is_lost(daemon: Served) -> None:
     assert daemon.process.wait(SECONDS) == 0
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_stop_ends_a_daemon_that_is_stopped(daemon: Served) -> None:
     stop_process(daemon.process)
     done = stop(daemon.socket, "--yes")

@@ -94,7 +94,7 @@ def ran(pid: int) -> list[str]:
     return [(thread / "schedstat").read_text().split()[0] for thread in threads]
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_process_that_was_stopped_has_stopped() -> None:
     spinning = "import threading\nfor _ in range(8): threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()"
     with subprocess.Popen([sys.executable, "-c", spinning]) as process:

@@ -19,7 +19,7 @@ from tensors import assert_same
 import tensorlease as tl
 from bench.cluster import Master, SegmentOwner
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.freezes
 
 ROW = (65536,)
 KEYS = [f"row {index}" for index in range(32)]

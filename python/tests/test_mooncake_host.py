@@ -188,7 +188,7 @@ def held() -> Iterator[tuple[SegmentOwner, Served, tl.Store]]:
         yield owner, daemon, store
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_client_killed_in_a_transfer_leaves_its_memory_to_nobody(held: tuple[SegmentOwner, Served, tl.Store]) -> None:
     owner, daemon, store = held
     text = f"{WITHOUT_TORCH}import tensorlease as tl\n{READS}"
@@ -223,7 +223,7 @@ def test_a_client_killed_in_a_transfer_leaves_its_memory_to_nobody(held: tuple[S
         process.communicate()
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_read_that_is_given_up_gives_its_memory_back_when_it_ends(
     held: tuple[SegmentOwner, Served, tl.Store],
 ) -> None:
@@ -236,7 +236,7 @@ def test_a_read_that_is_given_up_gives_its_memory_back_when_it_ends(
     assert daemon.report()["late_bytes"] == 0
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_daemon_ends_within_its_bound_though_a_transfer_hangs(held: tuple[SegmentOwner, Served, tl.Store]) -> None:
     owner, daemon, store = held
     with paused(owner):
@@ -255,7 +255,7 @@ def test_a_daemon_ends_within_its_bound_though_a_transfer_hangs(held: tuple[Segm
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["stopped", "gone"])
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_daemon_with_a_segment_ends_within_its_bound_though_the_master_does_not_answer(gone: bool) -> None:
     with cluster() as master, relaying(master.url(segment=SEGMENT_BYTES, local_buffer="16MiB")) as daemon:
         with tl.open(daemon.url, max_bytes="16MiB") as store:
@@ -277,7 +277,7 @@ def test_a_daemon_with_a_segment_ends_within_its_bound_though_the_master_does_no
         assert (host.ENDED in printed) == (status == 0)
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_daemon_killed_in_a_transfer_is_an_error_at_once(held: tuple[SegmentOwner, Served, tl.Store]) -> None:
     owner, daemon, store = held
     (kept,) = store.get(["held"], [(MIB,)], [np.uint8], delivery="leased")

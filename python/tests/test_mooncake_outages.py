@@ -30,7 +30,7 @@ import tensorlease as tl
 from bench.cluster import Master, SegmentOwner, stop_process
 from tensorlease.mooncake_master import HOST, free_port
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.freezes
 
 #: Large enough to be leased from the arena.
 ROW = (32768,)

@@ -51,7 +51,7 @@ def assert_read(read: Running, value: tuple[str, torch.Tensor]) -> None:
     assert_same(read.result()[0], value[1])
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_reads_past_the_budget_are_registered_for_the_call_and_the_warning_names_the_cause(
     running: tuple[Master, SegmentOwner], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +78,7 @@ def test_reads_past_the_budget_are_registered_for_the_call_and_the_warning_names
     assert EXHAUSTED in warning.getMessage() and "local_buffer" in warning.getMessage()
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_leases_of_reads_that_were_given_up_count_against_the_region_cap(
     running: tuple[Master, SegmentOwner], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,7 +106,7 @@ def test_leases_of_reads_that_were_given_up_count_against_the_region_cap(
     assert EXHAUSTED in warning.getMessage()
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_strict_refuses_a_read_past_the_region_cap_with_the_pools_own_words(
     running: tuple[Master, SegmentOwner],
 ) -> None:
@@ -127,7 +127,7 @@ ROUNDED_UP = 5_500_000
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_lease_that_the_pool_allocates_on_its_own_is_seen(
     running: tuple[Master, SegmentOwner], strict: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -181,6 +181,7 @@ def short_lease() -> Iterator[tuple[Master, SegmentOwner]]:
 
 # Most of it is the segment's first use of its memory.
 @pytest.mark.timeout(600)
+@pytest.mark.alone
 def test_8000_keys_are_read_although_the_read_lease_is_shorter_than_the_read(
     short_lease: tuple[Master, SegmentOwner],
 ) -> None:
@@ -203,7 +204,7 @@ def test_8000_keys_are_read_although_the_read_lease_is_shorter_than_the_read(
 
 
 @pytest.mark.parametrize("size, calls", [(4096, 2), (16 << 20, 3)], ids=["small: as a whole", "large: in halves"])
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_transfer_that_outlasts_the_read_lease_is_made_again(
     short_lease: tuple[Master, SegmentOwner], size: int, calls: int
 ) -> None:
@@ -221,7 +222,7 @@ def test_a_transfer_that_outlasts_the_read_lease_is_made_again(
         assert (stats["retries"], stats["engine_read_calls"], stats["quarantined_bytes"]) == (1, calls, 0)
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_range_that_outlasts_the_read_lease_of_a_removed_key_is_not_delivered(
     short_lease: tuple[Master, SegmentOwner],
 ) -> None:

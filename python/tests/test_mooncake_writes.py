@@ -102,7 +102,7 @@ def test_replaces_by_another_size_do_not_fill_an_empty_cluster(registers: bool) 
         assert allocated_bytes(master) == 0
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_replace_by_the_same_size_removes_nothing(running: tuple[Master, SegmentOwner], plain: tl.Store) -> None:
     master, owner = running
     plain.put(["steady"], [filled(ROW)])
@@ -191,7 +191,7 @@ def test_without_pins_eviction_makes_room_and_puts_go_on(small: Master) -> None:
 # ---- a key that is replaced while it is read ----------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_key_that_is_being_written_is_an_error_after_the_retries(
     running: tuple[Master, SegmentOwner], plain: tl.Store
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_key_that_is_being_written_is_an_error_after_the_retries(
         assert_same(plain.get(["written"], [ROW], torch.float32)[0], value)
 
 
-@pytest.mark.alone
+@pytest.mark.freezes
 def test_a_read_that_meets_a_write_gets_the_new_value_when_a_retry_comes_after_it(
     running: tuple[Master, SegmentOwner],
 ) -> None:

@@ -2,26 +2,25 @@
 
 use crate::{accounts::Accounts, calls::Calls, patience::lock};
 use std::{
-    collections::HashSet,
     error::Error,
     ops::Range,
     sync::{Arc, Mutex},
 };
 use tensorlease_engine::{Fault, FaultKind, RegisterError, chained};
-use tensorlease_memory::{GrowError, Region, SlabKeeper, Source};
+use tensorlease_memory::{GrowError, Region, RegionMap, SlabKeeper, Source};
 
 /// Registers slabs for as long as they live, and other memory for single calls.
 pub(crate) struct Registrations {
     calls: Arc<Calls>,
     accounts: Arc<Accounts>,
-    /// Addresses of the slabs that are registered now.
-    slabs: Mutex<HashSet<(usize, usize)>>,
+    /// The slabs that are registered now.
+    slabs: Mutex<RegionMap>,
 }
 
 impl SlabKeeper for Registrations {
     fn register(&self, slab: Region) -> Result<(), Box<dyn Error + Send + Sync>> {
         self.register_pieces(&[slab])?;
-        lock(&self.slabs).insert((slab.addr, slab.len));
+        lock(&self.slabs).insert(slab, ());
         Ok(())
     }
 
@@ -101,17 +100,15 @@ impl Registrations {
 
     /// Unregisters a slab that leaves the arena, or whose engine is about to close.
     pub(crate) fn unregister_slab(&self, slab: Region) {
-        if lock(&self.slabs).remove(&(slab.addr, slab.len)) {
+        if lock(&self.slabs).remove(slab).is_some() {
             self.unregister_pieces(std::iter::once(slab));
         }
     }
 
     /// Unregisters every slab: the engine is about to close, and no call runs.
     pub(crate) fn unregister_slabs(&self) {
-        let slabs: Vec<(usize, usize)> = lock(&self.slabs).iter().copied().collect();
-        for (addr, len) in slabs {
-            self.unregister_slab(Region { addr, len });
-        }
+        let slabs: Vec<Region> = lock(&self.slabs).iter().map(|(slab, ())| slab).collect();
+        slabs.into_iter().for_each(|slab| self.unregister_slab(slab));
     }
 
     /// The engine has ended every registration.
@@ -124,14 +121,12 @@ impl Registrations {
         if !self.calls.registers() {
             return 0;
         }
-        lock(&self.slabs).iter().map(|(_, len)| *len as u64).sum()
+        lock(&self.slabs).bytes()
     }
 
     /// The registered slab in which this memory lies.
     pub(crate) fn slab_of(&self, region: Region) -> Option<Region> {
-        let slabs = lock(&self.slabs);
-        let mut slabs = slabs.iter().map(|(addr, len)| Region { addr: *addr, len: *len });
-        slabs.find(|slab| slab.contains(region))
+        lock(&self.slabs).find(region).map(|(slab, ())| slab)
     }
 
     /// A slab is registered in pieces of this length, bytes. No transfer may cross from one into the next (invariant 1).
