@@ -69,15 +69,15 @@ wheel: $(PACKAGE_STAMP)
 
 demo: build
 	mkdir -p out
-	$(BIN)/tensorlease demo --out out/ $(DEMO_ARGS)
+	$(BIN)/python -m bench demo --out out/ $(DEMO_ARGS)
 
 # A master and three processes on loopback ports of their own, stopped at the end.
 demo-mooncake: build
-	$(BIN)/tensorlease demo-mooncake $(DEMO_ARGS)
+	$(BIN)/python -m bench demo-mooncake $(DEMO_ARGS)
 
 # BENCH_OUT keeps every report; the one of pinned reads is what README.md's table is made from.
 bench: build
-	scripts/bench.sh $(BIN)/tensorlease $(BENCH_OUT)
+	scripts/bench.sh $(BIN)/python $(BENCH_OUT)
 
 # Beside the TransferQueue client as released, from PyPI; about 40 minutes on a quiet machine.
 bench-compare: build $(QUEUE_STAMP)
@@ -90,7 +90,7 @@ bench-host: build $(QUEUE_STAMP)
 # The "Small" case of TransferQueue's own performance script, with its released client and with ours; wants a quiet machine.
 bench-transfer-queue: build $(QUEUE_STAMP)
 	mkdir -p $(BENCH_OUT)
-	$(BIN)/python bench/transfer_queue_small.py --json $(BENCH_OUT)/transfer-queue-small.json --check
+	$(BIN)/python -m bench.transfer_queue_small --json $(BENCH_OUT)/transfer-queue-small.json --check
 
 $(QUEUE_STAMP): requirements-transfer-queue.txt $(PACKAGE_STAMP)
 	$(BIN)/python -m pip install --quiet --requirement requirements-transfer-queue.txt
@@ -154,7 +154,7 @@ test-transfer-queue: example-transfer-queue
 
 # One Ray job: a producer and two consumer ranks.
 example-transfer-queue: build $(QUEUE_STAMP)
-	$(BIN)/python examples/transfer_queue/job.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python examples/transfer_queue/job.py
 
 # ---- lint -----------------------------------------------------------------------------------------------------------
 
@@ -171,12 +171,13 @@ lint-python: build
 	$(BIN)/ruff format --check .
 	cd python && ../$(BIN)/mypy
 	$(BIN)/mypy --strict scripts/*.py
-	cd bench && ../$(BIN)/mypy --config-file ../python/pyproject.toml -p compare -p host
+	$(BIN)/mypy --config-file python/pyproject.toml -p bench
 	cd python && ../$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml tensorlease._core
 	cd python && ../$(BIN)/python -m pytest --collect-only -qqq
 
 lint-tidy: build
 	$(BIN)/python scripts/tidy.py
+	$(BIN)/python scripts/api_page.py --check
 	$(BIN)/python -m pytest --quiet --config-file=/dev/null --rootdir=scripts -p no:cacheprovider -p no:asyncio scripts
 
 lint-deny:

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from bench.cluster import Master, SegmentOwner, native_messages_aside
 from tensorlease.bench.machine import add_yardstick, header
-from tensorlease.bench.reading import median
 from tensorlease.bench.report import Report, Row, TableColumn, machine_line, table_of, times, write_json
-from tensorlease.bench.sizes import GIB, MIB
-from tensorlease.mooncake_cluster import Master, SegmentOwner, native_messages_aside
+from tensorlease.sizes import GIB, MIB
 
 SAMPLES, FIELDS, ELEMENTS = 1024, 9, 8192
 BYTES = SAMPLES * FIELDS * ELEMENTS * 4

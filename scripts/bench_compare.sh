@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 python="$1"
 out="$2"
 processes="${COMPARE_PROCESSES:-3}"
-export PYTHONPATH=bench
+export PYTHONPATH="$PWD"
 mkdir -p "$out/compare"
 missed=0
 
@@ -18,9 +18,9 @@ for owner in same other; do
     for ((process = 1; process <= processes; process++)); do
         report="$out/compare/$owner-$process.json"
         echo "== segment in the $owner process, process $process of $processes"
-        "$python" -m compare.run --owner "$owner" --seed "$process" --json "$report" || exit 1
+        "$python" -m bench.compare.run --owner "$owner" --seed "$process" --json "$report" || exit 1
         reports+=("$report")
     done
-    "$python" -m compare.merge --check --json "$out/compare-$owner.json" --plot "$out/compare-$owner.png" "${reports[@]}" || missed=1
+    "$python" -m bench.compare.merge --check --json "$out/compare-$owner.json" --plot "$out/compare-$owner.png" "${reports[@]}" || missed=1
 done
 exit "$missed"

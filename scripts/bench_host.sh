@@ -8,16 +8,16 @@ cd "$(dirname "$0")/.."
 
 python="$1"
 out="$2"
-export PYTHONPATH=bench
+export PYTHONPATH="$PWD"
 mkdir -p "$out"
 missed=0
 measure() {
     echo "== $1"
-    "$python" -m "host.$1" --check --json "$out/host-$1.json" || missed=1
+    "$python" -m "bench.host.$1" --check --json "$out/host-$1.json" || missed=1
 }
 
 for part in speed rivals memory opens; do
     measure "$part"
 done
-"$python" -m host.chart "$out/host-speed.json" "$out/host-rivals.json" "$out/host.png" || missed=1
+"$python" -m bench.host.chart "$out/host-speed.json" "$out/host-rivals.json" "$out/host.png" || missed=1
 exit "$missed"

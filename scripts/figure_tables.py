@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, docs/host.md and README.md, each made from the reports of `tensorlease bench --json`."""
+"""The tables of docs/benchmarks.md and README.md, each made from the reports of `tensorlease bench --json`."""
 
 from __future__ import annotations
 
@@ -148,20 +148,26 @@ def _compared(report: Report, kind: str, modes: dict[str, str]) -> str:
 
 
 def machine_table(reports: Reports) -> str:
-    """One line per report: when, on what, with what."""
+    """When each report was made, and with what. The machine stands below where all ran on the same one."""
+    machines = {name: _machine(report) for name, report in reports.items()}
+    same = len(set(machines.values())) == 1
     lines = []
     for name, report in sorted(reports.items()):
-        machine, versions = report["machine"], report["versions"]
+        versions = report["versions"]
         mooncake = next((version for package, version in versions.items() if package.startswith("mooncake")), "-")
-        memory = f"{machine['memory_bytes'] / GIB:.0f} GiB"
-        complete = "yes" if report["complete"] else "**no**"
+        whole = "" if report["complete"] else " (**interrupted**)"
         date = report["date"][:16].replace("T", " ")
-        hardware = f"{machine['cpu']}, {machine['cores']} cores, {memory}, Linux {machine['kernel']}"
-        lines.append(
-            [f"[{name}](benchmarks/{name}.json)", date, hardware, versions.get("torch", "-"), mooncake, complete]
-        )
-    headings = ["report", "began (UTC)", "machine", "torch", "Mooncake", "whole"]
-    return lines_of(headings, lines, left_columns=6)
+        line = [f"[{name}](benchmarks/{name}.json){whole}", date, versions.get("torch", "-"), mooncake]
+        lines.append(line if same else [*line, machines[name]])
+    headings = ["report", "began (UTC)", "torch", "Mooncake"] + ([] if same else ["machine"])
+    table = lines_of(headings, lines, left_columns=len(headings))
+    return f"{table}\n\nEach on {next(iter(machines.values()))}." if same else table
+
+
+def _machine(report: Report) -> str:
+    machine = report["machine"]
+    memory = f"{machine['memory_bytes'] / GIB:.0f} GiB"
+    return f"{machine['cpu']}, {machine['cores']} cores, {memory}, Linux {machine['kernel']}"
 
 
 def reference_table(reports: Reports) -> str:

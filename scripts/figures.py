@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills the marked tables of README.md, docs/benchmarks.md and docs/host.md from the reports in docs/benchmarks.
+"""Fills the marked tables of README.md and docs/benchmarks.md from the reports in docs/benchmarks.
 
 A block stands between `<!-- figures: NAME -->` (README's: `<!-- figures -->`) and `<!-- /figures -->`. Reports whose names begin with that of
 another one, as reads-pinned-4g does with reads-pinned, give their rows to it: shapes may be measured in runs of their own.
@@ -21,7 +21,7 @@ from markdown_tables import Report, Reports
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "docs/benchmarks"
-DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/host.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md")
 BLOCK = re.compile(r"(<!-- figures(?:: (?P<name>[a-z-]+))? -->\n).*?(<!-- /figures -->)", re.DOTALL)
 #: Reports that may come in several files.
 IN_PARTS = ("reads-pinned", "mooncake-sweep")

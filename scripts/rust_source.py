@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class Function:
         return self.last_line - self.first_line + 1
 
 
+@functools.cache
 def mask(source: str) -> str:
     """The source with comments and literals blanked out; every character keeps its line and column."""
     pieces: list[str] = []
@@ -79,7 +81,7 @@ def functions(source: str) -> list[Function]:
         if body is None:
             continue
         first = line_of(masked, match.start())
-        last = line_of(masked, _closing_brace(masked, body))
+        last = line_of(masked, closing_brace(masked, body))
         found.append(Function(match["name"], first, last, _has_test_attribute(masked, match.start())))
     return found
 
@@ -100,7 +102,8 @@ def _body_start(masked: str, position: int) -> int | None:
     return None
 
 
-def _closing_brace(masked: str, opening: int) -> int:
+def closing_brace(masked: str, opening: int) -> int:
+    """Index of the `}` that closes the `{` at `opening`."""
     depth = 0
     for index in range(opening, len(masked)):
         if masked[index] == "{":
@@ -110,6 +113,82 @@ def _closing_brace(masked: str, opening: int) -> int:
             if depth == 0:
                 return index
     return len(masked) - 1
+
+
+_TEST_ONLY = re.compile(r"#!?\[\s*cfg\((?:test|all\(\s*test\b[^\]]*)\)\s*\]")
+_ATTRIBUTE = re.compile(r"\s*#\[[^\]]*\]")
+_ITEM = re.compile(r"\s*(?:pub\b(?:\s*\([^)]*\))?\s*)?(?P<keyword>\w+)(?:\s+(?P<name>\w+))?")
+
+
+def without_tests(source: str) -> tuple[str, list[str]]:
+    """The masked source with all that stands behind `cfg(test)` blanked out, and the names of the files that do (`mod x;`)."""
+    code, files = mask(source), []
+    for first, end, name in test_spans(code):
+        code = code[:first] + re.sub(r"[^\n]", " ", code[first:end]) + code[end:]
+        files += [name] if name else []
+    return code, files
+
+
+def test_spans(masked: str) -> list[tuple[int, int, str | None]]:
+    """Where each item behind `cfg(test)` begins and ends, and its name where it is a file of its own."""
+    spans: list[tuple[int, int, str | None]] = []
+    for match in _TEST_ONLY.finditer(masked):
+        if spans and match.start() < spans[-1][1]:
+            continue
+        if match.group().startswith("#!"):
+            return [(0, len(masked), None)]
+        position = match.end()
+        while attribute := _ATTRIBUTE.match(masked, position):
+            position = attribute.end()
+        item = _ITEM.match(masked, position)
+        keyword = item["keyword"] if item else ""
+        end = _item_end(masked, position, keyword)
+        is_file = item is not None and keyword == "mod" and masked[end - 1] == ";"
+        spans.append((match.start(), end, item["name"] if item and is_file else None))
+    return spans
+
+
+def test_files(source: str, features: set[str]) -> list[str]:
+    """The names of the modules that a file declares (`mod x;`) behind `cfg(test)` or behind one of those features."""
+    gates = "|".join(rf'feature = "{re.escape(feature)}"' for feature in sorted(features))
+    gated = re.findall(rf"#\[cfg\((?:{gates})\)\]\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", source)
+    return gated + without_tests(source)[1]
+
+
+def lines_without_tests(source: str) -> int:
+    masked = mask(source)
+    tests = sum(line_of(masked, end - 1) - line_of(masked, first) + 1 for first, end, _ in test_spans(masked))
+    return len(source.splitlines()) - tests
+
+
+def module_of(root: str, path: str) -> tuple[str, ...]:
+    """Where in its crate the module of a file is; `root` is the folder of the crate's `lib.rs`."""
+    parts = path.removeprefix(root + "/").removesuffix(".rs").split("/")
+    return tuple(parts[:-1] if parts[-1] in ("lib", "main", "mod") else parts)
+
+
+def module_file(root: str, path: str, name: str) -> str:
+    """The file of the module that the file at `path` declares as `mod name;`."""
+    return "/".join((root, *module_of(root, path), name)) + ".rs"
+
+
+def _item_end(masked: str, position: int, keyword: str) -> int:
+    """The index after an item: its `;`, its body, or for a field, a variant or an arm the `,` that ends it."""
+    depth = 0
+    whole = keyword in ("fn", "mod", "struct", "enum", "impl", "trait", "unsafe", "async", "extern", "const", "static")
+    for index in range(position, len(masked)):
+        character = masked[index]
+        if character == "{" and depth == 0 and keyword != "use":
+            return closing_brace(masked, index) + 1
+        if character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+            if depth < 0:
+                return index
+        elif depth == 0 and (character == ";" or (character == "," and not whole)):
+            return index + 1
+    return len(masked)
 
 
 def _has_test_attribute(masked: str, position: int) -> bool:

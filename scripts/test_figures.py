@@ -173,3 +173,19 @@ def test_every_block_of_the_documents_is_known_and_every_known_one_is_used() -> 
     for document in figures.DOCUMENTS:
         used |= {found["name"] or "" for found in figures.BLOCK.finditer((ROOT / document).read_text(encoding="utf-8"))}
     assert used == set(BLOCKS)
+
+
+def test_a_machine_that_all_reports_share_is_named_once_and_an_interrupted_report_is_marked() -> None:
+    stopped = report("reads", []) | {"complete": False}
+    lines = block("reports", reads=READS, writes=stopped).splitlines()
+    assert lines[2:4] == [
+        "| [reads](benchmarks/reads.json) | 2026-01-02 03:04 | 2.8 | 0.3.13 |",
+        "| [writes](benchmarks/writes.json) (**interrupted**) | 2026-01-02 03:04 | 2.8 | 0.3.13 |",
+    ]
+    assert lines[-1] == "Each on A processor, 2 cores, 24 GiB, Linux 6.1."
+    other = report("writes", []) | {"machine": MACHINE | {"cores": 8}}
+    lines = block("reports", reads=READS, writes=other).splitlines()
+    assert [line.split(" | ")[-1] for line in lines[2:]] == [
+        "A processor, 2 cores, 24 GiB, Linux 6.1 |",
+        "A processor, 8 cores, 24 GiB, Linux 6.1 |",
+    ]

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import rust_source
+from code_map import check_code_map
+from module_graph import RUST_ROOTS, check_circles, check_rooms
+from source_tree import Tree
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 1000
+#: Of the Python that the wheel holds, and how many options its command has.
+WHEEL = "python/tensorlease/"
+WHEEL_LINES_MAX = 7_600
+WHEEL_OPTIONS_MAX = 30
+#: What the crates and the native module may have without tests, comments and blank lines included. A test is what stands
+#: behind `cfg(test)`, and each file behind a feature that only tests switch on.
+RUST_LINES_MAX = 28_000
+TEST_FEATURES = {"conformance", "test-hooks"}
 
 # Where `unsafe` may stand, and why it must. Everywhere else it is a breach.
 UNSAFE_ALLOWED = {
@@ -58,35 +67,6 @@ REQUIREMENTS = [f"{letter}{number}" for letter, most in REQUIREMENT_ROWS.items()
 INVARIANTS = 9
 
 
-@dataclass
-class Tree:
-    """The files under version control (or about to be), and the breaches found in them."""
-
-    root: Path
-    paths: list[str]
-    breaches: list[str] = field(default_factory=list)
-
-    @classmethod
-    def at(cls, root: Path) -> Tree:
-        return cls(root, sorted(path for path in _listed(root) if (root / path).is_file()))
-
-    def files(self, *suffixes: str) -> Iterator[tuple[str, str]]:
-        for path in self.paths:
-            if path.endswith(suffixes):
-                yield path, (self.root / path).read_text(encoding="utf-8")
-
-    def report(self, path: str, line: int, message: str) -> None:
-        self.breaches.append(f"{path}:{line}: {message}")
-
-
-def _listed(root: Path) -> list[str]:
-    command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.run(command, capture_output=True, text=True, check=False)
-    if listing.returncode == 0:
-        return listing.stdout.splitlines()
-    return [str(path.relative_to(root)) for path in root.rglob("*")]
-
-
 def check_lengths(tree: Tree) -> None:
     """No function over 70 lines, no file over 1000."""
     for path, text in tree.files(".rs", ".py", ".pyi", ".sh"):
@@ -108,6 +88,47 @@ def _function_spans(path: str, text: str) -> Iterator[tuple[str, int, int]]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, node.lineno, node.end_lineno or node.lineno
+
+
+def check_wheel(tree: Tree) -> None:
+    """The wheel's Python stays small, and so does its command. What only measures or shows is in `bench/`."""
+    lines, options = 0, []
+    for path, text in tree.files(".py"):
+        if path.startswith(WHEEL):
+            lines += len(text.splitlines())
+            options += _options(text) if "import argparse" in text else []
+    if lines > WHEEL_LINES_MAX:
+        tree.report(WHEEL, 1, f"{lines} lines of Python; the wheel has at most {WHEEL_LINES_MAX}")
+    if len(options) > WHEEL_OPTIONS_MAX:
+        tree.report(
+            WHEEL, 1, f"{len(options)} options; the command has at most {WHEEL_OPTIONS_MAX}: {', '.join(options)}"
+        )
+
+
+def _options(text: str) -> list[str]:
+    constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [value for value in constants if isinstance(value, str) and re.fullmatch(r"--[a-z][a-z-]*", value)]
+
+
+def check_rust_lines(tree: Tree) -> None:
+    """The crates and the native module together stay below a limit."""
+    lines = sum(rust_lines(tree, root) for root in RUST_ROOTS)
+    if lines > RUST_LINES_MAX:
+        tree.report("crates", 1, f"{lines} lines of Rust without tests, python/src included; at most {RUST_LINES_MAX}")
+
+
+def rust_lines(tree: Tree, root: str) -> int:
+    """The lines of the files in a folder that no test feature brings in, without what only tests compile."""
+    sources = {path: text for path, text in tree.files(".rs") if path.startswith(root + "/")}
+    left_out: set[str] = set()
+    for path, text in sources.items():
+        left_out |= {rust_source.module_file(root, path, name) for name in rust_source.test_files(text, TEST_FEATURES)}
+    folders = tuple(file.removesuffix(".rs") + "/" for file in left_out)
+    return sum(
+        rust_source.lines_without_tests(text)
+        for path, text in sources.items()
+        if path not in left_out and not path.startswith(folders)
+    )
 
 
 def check_unsafe(tree: Tree) -> None:
@@ -302,11 +323,16 @@ def check_counters(tree: Tree) -> None:
 
 CHECKS = [
     check_lengths,
+    check_wheel,
+    check_rust_lines,
+    check_circles,
+    check_rooms,
     check_unsafe,
     check_names,
     check_layers,
     check_words,
     check_links,
+    check_code_map,
     check_named_tests,
     check_requirements,
     check_counters,

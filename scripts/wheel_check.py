@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks a wheel: the platform tag that auditwheel finds, one abi3 module, stripped, metadata, and nothing that only tests need.
+"""Checks a wheel: the platform tag that auditwheel finds, one abi3 module, stripped, metadata, and nothing that only
+tests or the repository's own `bench` need.
 
 Usage: scripts/wheel_check.py FILE
 """
@@ -17,7 +18,9 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("tensorlease/py.typed", "tensorlease/_core.pyi", "tensorlease/_core_store.pyi")
+NEEDED = ("tensorlease/py.typed", "tensorlease/_core.pyi")
+#: What is of the repository alone: modules by name, and the data.
+NOT_IN_IT = ("demo", "cluster", "data", "conformance", ".csv")
 #: What the feature `test-hooks` adds to the module.
 HOOKS = (b"run_conformance_check", b"import_as_capsules", b"tensorlease._core._tests")
 
@@ -50,6 +53,8 @@ def content_problems(wheel: Path) -> list[str]:
         modules = [name for name in names if ".so" in name]
         problems = [f"{name} is missing" for name in NEEDED if name not in names]
         problems += [f"{name} is for tests" for name in names if "test" in name.lower()]
+        inside = [name for name in names if name.startswith("tensorlease/")]
+        problems += [f"{name} is of the repository alone" for name in inside if any(part in name for part in NOT_IN_IT)]
         if modules != ["tensorlease/_core.abi3.so"]:
             return [*problems, f"its native modules are {modules}"]
         module = archive.read(modules[0])

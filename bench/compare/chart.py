@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from compare.contenders import ARENA, BATCH, FOREIGN, LEASED, READS, REFERENCE, RELEASED, WRITES
+from bench.compare.contenders import ARENA, BATCH, FOREIGN, LEASED, READS, REFERENCE, RELEASED, WRITES
 from tensorlease.bench.plot import INK, dress, head
 from tensorlease.bench.report import Report, Row, machine_line
-from tensorlease.bench.sizes import GIB
+from tensorlease.sizes import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

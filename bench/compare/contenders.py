@@ -12,6 +12,7 @@ import mooncake.store
 import torch
 
 import tensorlease as tl
+from bench.batches import rows_of_one_batch
 from tensorlease.bench.column import Column
 
 RELEASED = "released"
@@ -120,7 +121,7 @@ def reads_of(store: tl.Store, released: Any, column: Column) -> dict[str, Callab
 
 def writes_of(store: tl.Store, released: Any, column: Column) -> dict[str, Callable[[], object]]:
     """A call for each way of writing the whole column. The rows are those of one batch, as a job hands them over."""
-    rows = list(column.batch().split(list(column.workload.lengths)))
+    rows = rows_of_one_batch(column)
     return {
         RELEASED: functools.partial(released.put, column.keys, rows),
         FOREIGN: functools.partial(store.put, column.keys, rows),

@@ -1,6 +1,6 @@
 """The reports of several processes as one: medians over the processes, ratios, a table, a chart, and whether the promises hold.
 
-Usage: python -m compare.merge --json FILE --plot FILE [--check] REPORT...
+Usage: python -m bench.compare.merge --json FILE --plot FILE [--check] REPORT...
 """
 
 from __future__ import annotations
@@ -8,23 +8,24 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from statistics import fmean, median
 
-from compare.chart import plot_comparison
-from compare.contenders import READS, REFERENCE, RELEASED, WRITES
-from compare.promises import broken_promises
-from tensorlease.bench.reading import mean, median, stdev
+from bench.compare.chart import plot_comparison
+from bench.compare.contenders import READS, REFERENCE, RELEASED, WRITES
+from bench.compare.promises import broken_promises
+from bench.spread import stdev
+from bench.stored_report import read_json
 from tensorlease.bench.report import (
     Report,
     Row,
     TableColumn,
     count,
     machine_line,
-    read_json,
     table_of,
     times,
     write_json,
 )
-from tensorlease.bench.sizes import GIB
+from tensorlease.sizes import GIB
 
 #: One row for each of these.
 Case = tuple[str, str, str]
@@ -41,7 +42,7 @@ COLUMNS = [
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="compare.merge", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.compare.merge", description=__doc__.splitlines()[0])
     parser.add_argument("reports", nargs="+", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--plot", type=Path, required=True)
@@ -95,8 +96,8 @@ def _merged_row(case: Case, reports: list[Report]) -> Row:
         "min_ms": min(row["min_ms"] for row in rows),
         "stdev_ms": stdev([ms for row in rows for ms in row["repetitions_ms"]]),
         "repetitions_ms": [row["repetitions_ms"] for row in rows],
-        "register_calls": mean([row["register_calls"] for row in rows]),
-        "page_faults": mean([row["page_faults"] for row in rows]),
+        "register_calls": fmean([row["register_calls"] for row in rows]),
+        "page_faults": fmean([row["page_faults"] for row in rows]),
     }
     return {**rows[0], **summed_up}
 

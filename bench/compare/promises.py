@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compare.contenders import ARENA, LEASED, REFERENCE, RELEASED
+from bench.compare.contenders import ARENA, LEASED, REFERENCE, RELEASED
 from tensorlease.bench.report import Report, Row
 
 #: `leased` reads, times as fast as the released client, and as the reference's design; segment in the same process.

@@ -1,6 +1,6 @@
 """One process of the comparison: every shape, every client, in random order; a report as JSON.
 
-Usage: python -m compare.run --owner same|other --json FILE [--shapes A,B] [--reps N] [--write-reps N] [--seed N]
+Usage: python -m bench.compare.run --owner same|other --json FILE [--shapes A,B] [--reps N] [--write-reps N] [--seed N]
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 import tensorlease as tl
-from compare.contenders import READS, WRITES, Sharing, one_client, reads_of, released_client, writes_of
-from tensorlease.bench.alternation import timing
+from bench.cluster import native_messages_aside
+from bench.compare.contenders import READS, WRITES, Sharing, one_client, reads_of, released_client, writes_of
+from bench.engine import MOONCAKE, Engine
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import add_yardstick, header
-from tensorlease.bench.opening import MOONCAKE, EngineChoice, default_max_bytes
+from tensorlease.bench.opening import default_max_bytes
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.reading import mean
+from tensorlease.bench.reading import timing
 from tensorlease.bench.report import Report, write_json
-from tensorlease.bench.sizes import GIB
 from tensorlease.bench.workload import Workload, parse_workload
-from tensorlease.mooncake_cluster import native_messages_aside
+from tensorlease.sizes import GIB
 
 SHAPES = ("64x16MiB", "1024x1MiB", "4096x1MiB", "16384x64KiB", "ragged")
 READERS = 4
@@ -42,7 +43,7 @@ def main() -> None:
     options = arguments()
     workloads = [parse_workload(shape) for shape in options.shapes.split(",")]
     random.Random(options.seed).shuffle(workloads)
-    engine = EngineChoice(MOONCAKE, options.owner, share="half", local_buffer_bytes=GIB)
+    engine = Engine(MOONCAKE, "half", GIB, owner=options.owner)
     settings = {
         "readers": READERS,
         "repetitions": options.reps,
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="compare.run", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.compare.run", description=__doc__.splitlines()[0])
     parser.add_argument("--owner", choices=["same", "other"], required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--shapes", default=",".join(SHAPES))
@@ -77,7 +78,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run_shape(
-    engine: EngineChoice, workload: Workload, options: argparse.Namespace, report: Report, progress: Progress
+    engine: Engine, workload: Workload, options: argparse.Namespace, report: Report, progress: Progress
 ) -> None:
     """Reads first, of objects that our store put; then writes, which put and remove them anew."""
     rng = random.Random(f"{options.seed}/{workload.name}")
@@ -157,8 +158,8 @@ def row_of(kind: str, workload: Workload, mode: str, measured: list[dict[str, fl
         "keys": len(workload.lengths),
         "bytes": workload.size_bytes,
         **timing([one["ms"] for one in measured]),
-        "register_calls": mean([one["register_calls"] for one in measured]),
-        "page_faults": mean([one["page_faults"] for one in measured]),
+        "register_calls": fmean([one["register_calls"] for one in measured]),
+        "page_faults": fmean([one["page_faults"] for one in measured]),
     }
 
 

@@ -1,6 +1,6 @@
 """The chart: 256 MiB put and got beside Ray's object store and TransferQueue's SimpleStorage, and above it 1 GiB beside one memcpy.
 
-Usage: python -m host.chart SPEED.json RIVALS.json CHART.png
+Usage: python -m bench.host.chart SPEED.json RIVALS.json CHART.png
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
+from bench.stored_report import read_json
 from tensorlease.bench.plot import INK, dress, head
-from tensorlease.bench.report import Report, Row, machine_line, read_json
-from tensorlease.bench.sizes import GIB
+from tensorlease.bench.report import Report, Row, machine_line
+from tensorlease.sizes import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ BAR_INCHES = 0.25
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="host.chart", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.host.chart", description=__doc__.splitlines()[0])
     parser.add_argument("speed", type=Path)
     parser.add_argument("rivals", type=Path)
     parser.add_argument("chart", type=Path)

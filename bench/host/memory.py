@@ -2,7 +2,7 @@
 
 Memory is the proportional set size: pages that several processes map count for each of them by its part, so that the sum is what is really used.
 
-Usage: python -m host.memory --json FILE [--readers N] [--check]
+Usage: python -m bench.host.memory --json FILE [--readers N] [--check]
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from host.asked import Asked
-from host.daemon import serving
-from host.promises import told
-from host.reporting import parser_of
+from bench.host.asked import Asked
+from bench.host.daemon import serving
+from bench.host.promises import told
+from bench.host.reporting import parser_of
 from tensorlease.bench.machine import header, require_memory
 from tensorlease.bench.report import Report, Row, TableColumn, machine_line, table_of, write_json
-from tensorlease.bench.sizes import GIB, MIB, format_bytes
+from tensorlease.sizes import GIB, MIB, format_bytes
 
 READERS = 8
 ROWS, ROW_BYTES = 1024, MIB
@@ -48,10 +48,10 @@ def main() -> int:
 def shared(readers: int) -> Row:
     """One arena: a writer fills it and goes, the readers look at all of it in place."""
     with serving(2 * GIB) as daemon, ExitStack() as stack:
-        with Asked("host.reader_side") as writer:
+        with Asked("bench.host.reader_side") as writer:
             writer.ask("open", daemon.url)
             writer.ask("fill", ROWS, ROW_BYTES)
-        sides = [stack.enter_context(Asked("host.reader_side")) for _ in range(readers)]
+        sides = [stack.enter_context(Asked("bench.host.reader_side")) for _ in range(readers)]
         for side in sides:
             side.ask("open", daemon.url)
         for side in sides:
@@ -62,7 +62,7 @@ def shared(readers: int) -> Row:
 def private(readers: int) -> Row:
     """A store in each process, which holds the objects; nothing is read from it, which would take more."""
     with ExitStack() as stack:
-        sides = [stack.enter_context(Asked("host.reader_side")) for _ in range(readers)]
+        sides = [stack.enter_context(Asked("bench.host.reader_side")) for _ in range(readers)]
         for side in sides:
             side.ask("open", PRIVATE_URL)
             side.ask("fill", ROWS, ROW_BYTES)

@@ -1,6 +1,6 @@
 """Many processes open the host's store at the same moment, where no daemon runs: how long until the last of them has put and got a value.
 
-Usage: python -m host.opens --json FILE [--processes N] [--reps N] [--check]
+Usage: python -m bench.host.opens --json FILE [--processes N] [--reps N] [--check]
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from host.promises import told
-from host.reporting import parser_of
+from bench.host.promises import told
+from bench.host.reporting import parser_of
 from tensorlease import host
 from tensorlease._core import host_listens
 from tensorlease.bench.machine import header
-from tensorlease.bench.reading import median
 from tensorlease.bench.report import Report, TableColumn, machine_line, table_of, write_json
 
 PROCESSES = 100

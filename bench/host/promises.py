@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tensorlease.bench.check import Verdict
-from tensorlease.bench.report import Report
-from tensorlease.bench.sizes import MIB
+from tensorlease.bench.report import Report, Verdict
+from tensorlease.sizes import MIB
 
 #: `leased` reads, times as long as one libc memcpy of as many bytes.
 LEASED_OF_MEMCPY_MAX = 1.0

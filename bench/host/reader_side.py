@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import tensorlease as tl
-from host.asked import answer
-from tensorlease.bench.sizes import MIB
+from bench.host.asked import answer
+from tensorlease.sizes import MIB
 
 #: Rows put at a time, so that no second copy of everything is made on the way.
 ROWS_PER_PUT = 64

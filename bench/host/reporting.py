@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlease.bench.alternation import timing
+from tensorlease.bench.reading import timing
 from tensorlease.bench.report import Row
 from tensorlease.bench.workload import Workload
 
@@ -19,7 +19,7 @@ def parser_of(
     name: str, description: str | None, repetitions: int, shapes: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """The options of a measurement: those of all, and `--shapes` where it has some."""
-    parser = argparse.ArgumentParser(prog=f"host.{name}", description=(description or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"bench.host.{name}", description=(description or "").splitlines()[0])
     if shapes:
         parser.add_argument("--shapes", default=",".join(shapes))
     parser.add_argument("--json", type=Path, required=True)

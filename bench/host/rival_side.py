@@ -16,8 +16,8 @@ import transfer_queue as tq
 from tensordict import TensorDict
 
 import tensorlease as tl
+from bench.transfer_queue_small import ControllerWatch
 from tensorlease.bench.workload import Workload, parse_workload
-from transfer_queue_small import ControllerWatch
 
 CHECKED_ROWS = 16
 PARTITION = "bench"

@@ -1,6 +1,6 @@
 """The host's arena beside Ray's object store and TransferQueue's SimpleStorage, in one run; writer and reader are two processes, the same for all three.
 
-Usage: python -m host.rivals --json FILE [--shapes A,B] [--reps N] [--seed N] [--check]
+Usage: python -m bench.host.rivals --json FILE [--shapes A,B] [--reps N] [--seed N] [--check]
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import ray
 import transfer_queue as tq
 
-from host.daemon import serving
-from host.promises import told
-from host.reporting import measured_row, parser_of
-from host.rival_side import RivalSide
+from bench.host.daemon import serving
+from bench.host.promises import told
+from bench.host.reporting import measured_row, parser_of
+from bench.host.rival_side import RivalSide
 from tensorlease.bench.machine import add_yardstick, header, require_memory
-from tensorlease.bench.reading import median
 from tensorlease.bench.report import Report, Row, TableColumn, machine_line, table_of, times, write_json
-from tensorlease.bench.sizes import GIB, MIB
 from tensorlease.bench.workload import Workload, parse_workload
+from tensorlease.sizes import GIB, MIB
 
 SHAPES = ("64x4MiB", "256x1MiB", "4096x64KiB")
 OURS, RAY, SIMPLE = "ours", "Ray", "SimpleStorage"

@@ -1,6 +1,6 @@
 """Writer and reader in two processes on one arena, beside one memcpy of as many bytes; then single small calls beside a ping-pong.
 
-Usage: python -m host.speed --json FILE [--shapes A,B] [--reps N] [--seed N] [--check]
+Usage: python -m bench.host.speed --json FILE [--shapes A,B] [--reps N] [--seed N] [--check]
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from host.asked import Asked
-from host.daemon import serving
-from host.promises import told
-from host.reporting import measured_row, parser_of, small_row
-from tensorlease.bench.alternation import timing
+from bench.host.asked import Asked
+from bench.host.daemon import serving
+from bench.host.promises import told
+from bench.host.reporting import measured_row, parser_of, small_row
 from tensorlease.bench.machine import header, require_memory
+from tensorlease.bench.reading import timing
 from tensorlease.bench.report import Report, TableColumn, machine_line, table_of, write_json
-from tensorlease.bench.sizes import GIB, MIB
 from tensorlease.bench.workload import Workload, parse_workload
+from tensorlease.sizes import GIB, MIB
 
 SHAPES = ("64x16MiB", "1024x1MiB", "16384x64KiB")
 #: Of one side's arena: what one read takes, and the reserve for copies.
@@ -40,7 +40,7 @@ def main() -> int:
         for workload in rng.sample(workloads, len(workloads)):
             with serving(DAEMON_BYTES) as daemon:
                 run_shape(daemon.url, workload, options.reps, rng, report)
-        with serving(DAEMON_BYTES) as daemon, Asked("host.store_side") as side:
+        with serving(DAEMON_BYTES) as daemon, Asked("bench.host.store_side") as side:
             side.ask("open", daemon.url, ARENA_BYTES)
             taken = side.ask("small", SMALL_ROUNDS, SMALL_CALLS)
             report["small"] = [small_row(kind, samples, taken["ping-pong"]) for kind, samples in taken.items()]
@@ -55,7 +55,7 @@ def main() -> int:
 def run_shape(url: str, workload: Workload, repetitions: int, rng: random.Random, report: Report) -> None:
     """Every way once untimed and once timed, in random order within each repetition. A shape has a daemon and two processes of its own."""
     name = workload.name
-    with Asked("host.store_side") as writer, Asked("host.store_side") as reader:
+    with Asked("bench.host.store_side") as writer, Asked("bench.host.store_side") as reader:
         for side in (writer, reader):
             side.ask("open", url, ARENA_BYTES)
         writer.ask("make", name)

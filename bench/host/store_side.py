@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import tensorlease as tl
-from host.asked import answer
+from bench.host.asked import answer
 from tensorlease.bench.machine import Yardstick
 from tensorlease.bench.workload import Workload, parse_workload
 

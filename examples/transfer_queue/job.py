@@ -1,6 +1,6 @@
 """A TransferQueue job whose bytes go through tensorlease: a producer, and two ranks that stream what it makes.
 
-Run: python job.py (needs `pip install -r requirements-transfer-queue.txt` and Mooncake's wheel)
+Run: make example-transfer-queue (the master is started by the repository's `bench`)
 """
 
 import itertools
@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 
 import tensorlease.transfer_queue  # the line that switches this process
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 RANKS = 2
 SAMPLES = 32

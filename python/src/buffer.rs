@@ -1,4 +1,4 @@
-//! Delivered bytes as Python objects with a buffer, writable or read-only: what numpy arrays stand on.
+//! Delivered bytes as Python objects with a buffer, writable or read-only. numpy arrays stand on them.
 #![allow(unsafe_code)]
 use crate::numpy_api::Memory;
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
@@ -16,8 +16,8 @@ pub struct Lease {
     buffer: Buffer,
 }
 
-// SAFETY: `data` points into `buffer`, which may move between threads; the bytes are reached through the buffer protocol only, whose
-// users order their accesses themselves, as with every writable buffer of Python.
+// SAFETY: `data` points into `buffer`, which may move between threads; the bytes are reached through the buffer
+// protocol only, whose users order their accesses themselves, as with every writable buffer of Python.
 unsafe impl Send for Lease {}
 // SAFETY: as above; `&Lease` gives out nothing but the address and the length.
 unsafe impl Sync for Lease {}
@@ -29,20 +29,20 @@ impl Lease {
         Self { data, buffer }
     }
 
-    /// As a Python object and where its bytes lie; None: no bytes.
+    /// The bytes as a Python object, and where they lie. None: there are no bytes.
     pub(crate) fn memory(py: Python<'_>, buffer: Option<Buffer>) -> PyResult<Option<Memory<'_>>> {
         let Some(buffer) = buffer else { return Ok(None) };
         let lease = Bound::new(py, Self::new(buffer))?;
         let (data, len) = (lease.get().data, lease.get().buffer.len());
-        // SAFETY: the lease owns the bytes, to which nothing else refers, for as long as it lives, and never moves or shrinks them.
+        // SAFETY: the lease owns the bytes, to which nothing else refers, for as long as it lives, and never moves or
+        // shrinks them.
         Ok(Some(unsafe { Memory::new(lease.into_any(), data, len, true) }))
     }
 
-    /// As a Python object; None: no bytes.
-    pub(crate) fn object(py: Python<'_>, buffer: Option<Buffer>) -> PyResult<Option<Bound<'_, PyAny>>> {
-        buffer
-            .map(|buffer| Bound::new(py, Self::new(buffer)).map(Bound::into_any))
-            .transpose()
+    /// Does it lie in the arena?
+    #[cfg(feature = "test-hooks")]
+    pub(crate) fn is_leased(&self) -> bool {
+        self.buffer.is_leased()
     }
 }
 
@@ -53,20 +53,15 @@ impl Lease {
         self.buffer.len()
     }
 
-    // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
+    // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature
+    // takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        // SAFETY: `view` is the protocol's; `slf` owns the bytes for as long as it lives and never moves or shrinks them.
+        // SAFETY: `view` is the protocol's; `slf` owns the bytes for as long as it lives and never moves or shrinks
+        // them.
         unsafe { fill(view, slf.as_any(), this.data.as_ptr(), this.buffer.len(), true, flags) }
     }
-}
-
-/// For tests: does it lie in the arena (leased), rather than in copied memory?
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn is_leased(lease: &Bound<'_, Lease>) -> bool {
-    lease.get().buffer.is_leased()
 }
 
 /// Fills a view with `len` bytes at `data`, which then holds a reference to `owner`.
@@ -88,12 +83,13 @@ unsafe fn fill(
         ));
     }
     if !writable && flags & ffi::PyBUF_WRITABLE != 0 {
-        // numpy asks for a writable view first, of every array: what CPython would say here costs more than all the rest.
+        // numpy asks for a writable view of every array first. CPython's own error would cost more than all the rest.
         return Err(PyBufferError::new_err("the value is read-only"));
     }
     let len = isize::try_from(len).expect("an allocation is never larger");
     let readonly = c_int::from(!writable);
-    // SAFETY: by the contract above `view` may be written, and the bytes outlive the reference to `owner` that it then holds.
+    // SAFETY: by the contract above `view` may be written, and the bytes outlive the reference to `owner` that it then
+    // holds.
     let status = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), data.cast(), len, readonly, flags) };
     if status == 0 {
         Ok(())
@@ -105,7 +101,7 @@ unsafe fn fill(
 /// Views of this process that are alive.
 static LIVE_VIEWS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many objects of a host's store this process reads in place now.
+/// How many objects of a host's store this process now reads in place.
 #[pyfunction]
 pub(crate) fn live_views() -> usize {
     LIVE_VIEWS.load(Ordering::Relaxed)
@@ -118,14 +114,15 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Takes the view over; as a Python object and where its bytes lie.
+    /// The view as a Python object, and where its bytes lie.
     pub(crate) fn memory(py: Python<'_>, view: View) -> PyResult<Memory<'_>> {
         LIVE_VIEWS.fetch_add(1, Ordering::Relaxed);
         let place = Bound::new(py, Self { view })?;
         let view = &place.get().view;
         let data = NonNull::new(view.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
         let len = view.len();
-        // SAFETY: the view keeps the bytes mapped and as they are for as long as the object lives; nobody writes them through it.
+        // SAFETY: the view keeps the bytes mapped and as they are for as long as the object lives. Nothing writes them
+        // through it.
         Ok(unsafe { Memory::new(place.into_any(), data, len, false) })
     }
 }
@@ -143,11 +140,13 @@ impl InPlace {
         self.view.len()
     }
 
-    // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature takes `slf` by value.
+    // SAFETY: only Python's buffer protocol calls it, attached, with a view that is this call's to fill. Its signature
+    // takes `slf` by value.
     #[allow(clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = &slf.get().view;
-        // SAFETY: `view` is the protocol's, and is filled as read-only; `slf` keeps the bytes mapped and as they are for as long as it lives.
+        // SAFETY: `view` is the protocol's, and is filled as read-only; `slf` keeps the bytes mapped and as they are
+        // for as long as it lives.
         unsafe { fill(view, slf.as_any(), bytes.as_ptr().cast_mut(), bytes.len(), false, flags) }
     }
 }

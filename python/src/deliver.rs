@@ -3,161 +3,106 @@ use crate::{
     buffer::{InPlace, Lease},
     dlpack::Owner,
     dtype::Flavour,
-    error::{config_error, mismatch_error},
-    numpy::{self, Form, Numpy},
+    error::{config_error, mismatch_error, refuse},
+    numpy::{Form, NUMPY},
     numpy_api::Memory,
-    read::Wish,
+    read::{Field, Wanted, Wish},
     shape::{self, Dims},
-    torch::{self, Torch},
+    torch::TORCH,
 };
 use pyo3::{
     prelude::*,
     sync::PyOnceLock,
     types::{PyBytes, PyList},
 };
-use std::{sync::Arc, time::Instant};
-use tensorlease::{Buffer, DType, ObjectKind, ReadValue, Store, TensorSpec, ValueView};
+use std::{collections::HashMap, sync::Arc, time::Instant};
+use tensorlease::{Buffer, DType, ObjectKind, ReadOutput, ReadValue, Store, TensorSpec, ValueView};
 
 static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Makes tensors of either framework.
-pub(crate) struct Wrapper<'py> {
+/// A tensor that owns its memory, of the framework that `flavour` asks for.
+pub(crate) fn tensor<'py>(
     py: Python<'py>,
-    /// Looked for when the first tensor wants it: values that are none need no framework, and torch takes seconds to import.
-    torch: Option<Option<&'static Torch>>,
-    numpy: Option<&'static Numpy>,
-}
-
-impl<'py> Wrapper<'py> {
-    /// With whatever is installed.
-    pub(crate) fn new(py: Python<'py>) -> Self {
-        Self {
+    dtype: DType,
+    dims: &Dims,
+    buffer: Option<Buffer>,
+    flavour: Flavour,
+) -> PyResult<Bound<'py, PyAny>> {
+    if flavour != Flavour::Numpy
+        && let Some(torch) = TORCH.installed(py)?
+    {
+        return torch.wrap(py, dtype, dims, buffer.map(Owner::Buffer));
+    }
+    match NUMPY.installed(py)? {
+        Some(numpy) => numpy.wrap(py, dtype, dims, buffer),
+        None => refuse!(
             py,
-            torch: None,
-            numpy: None,
-        }
-    }
-
-    /// torch, for a tensor of this flavour.
-    fn torch(&mut self, flavour: Flavour) -> PyResult<Option<&'static Torch>> {
-        if flavour == Flavour::Numpy {
-            return Ok(None);
-        }
-        match self.torch {
-            Some(torch) => Ok(torch),
-            None => Ok(*self.torch.insert(torch::installed(self.py)?)),
-        }
-    }
-
-    /// One tensor that owns its memory.
-    pub(crate) fn tensor(
-        &mut self,
-        spec: &TensorSpec,
-        buffer: Option<Buffer>,
-        flavour: Flavour,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(torch) = self.torch(flavour)? {
-            return torch.wrap(self.py, spec, buffer);
-        }
-        self.dims(spec.dtype(), &shape::signed(spec.shape()), buffer, flavour)
-    }
-
-    /// The same, from a dtype and dimensions.
-    pub(crate) fn dims(
-        &mut self,
-        dtype: DType,
-        dims: &Dims,
-        buffer: Option<Buffer>,
-        flavour: Flavour,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(torch) = self.torch(flavour)? {
-            return torch.wrap_dims(self.py, dtype, dims, buffer.map(Owner::Buffer));
-        }
-        if self.numpy.is_none() {
-            self.numpy = numpy::installed(self.py)?;
-        }
-        let Some(numpy) = self.numpy else {
-            let message = "tensors need torch or numpy, and neither is installed; install one of them";
-            return Err(config_error(self.py, message));
-        };
-        numpy.wrap(self.py, dtype, dims, buffer)
-    }
-
-    /// A tensor of int64 in ordinary memory. Only torch has a use for it.
-    pub(crate) fn words(&mut self, words: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
-        let Some(torch) = self.torch(Flavour::Any)? else {
-            let message = "rows of different lengths make a jagged tensor, which needs torch; install torch, or read the rows with get()";
-            return Err(config_error(self.py, message));
-        };
-        let dims = Dims::from_slice(&[i64::try_from(words.len()).expect("fewer than bytes of memory")]);
-        torch.wrap_dims(self.py, DType::I64, &dims, Some(Owner::Words(words.into())))
+            "tensors need torch or numpy, and neither is installed; install one of them"
+        ),
     }
 }
 
-/// The values of one read, in order. `keys` are named in errors.
-pub(crate) fn values<'py>(
-    store: &Store,
-    keys: &Bound<'py, PyList>,
-    found: Vec<ReadValue>,
-    wishes: &[Wish],
-    allow_pickle: bool,
-) -> PyResult<Bound<'py, PyList>> {
-    let py = keys.py();
-    let key = |index: usize| keys.get_item(index).and_then(|key| key.extract::<String>());
-    let mut wrapper = Wrapper::new(py);
+/// A tensor of int64 in ordinary memory. Only torch has a use for it.
+fn words(py: Python<'_>, words: Vec<i64>) -> PyResult<Bound<'_, PyAny>> {
+    let Some(torch) = TORCH.installed(py)? else {
+        let message = "rows of different lengths make a jagged tensor, which needs torch; install torch, or read the rows with get()";
+        return Err(config_error(py, message));
+    };
+    let dims = Dims::from_slice(&[i64::try_from(words.len()).expect("fewer than bytes of memory")]);
+    torch.wrap(py, DType::I64, &dims, Some(Owner::Words(words.into())))
+}
+
+/// The values of a read, in the order of its keys.
+pub(crate) fn values<'py>(store: &Store, wanted: &Wanted<'py>, found: Vec<ReadValue>) -> PyResult<Bound<'py, PyList>> {
+    let py = wanted.keys.py();
     let mut packed = Vec::new();
     let mut objects = Vec::with_capacity(found.len());
     let started = Instant::now();
-    for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
-        match (value.kind, wish) {
-            (ObjectKind::Tensor(spec), Wish::Tensor(flavour)) => {
-                objects.push(wrapper.tensor(&spec, value.buffer, *flavour)?);
+    for (index, value) in found.into_iter().enumerate() {
+        objects.push(match value.kind {
+            ObjectKind::Tensor(spec) => {
+                let flavour = match wanted.wishes[index] {
+                    Wish::Tensor(flavour) => flavour,
+                    Wish::Any => Flavour::Any,
+                    // The caller asked for a value that is no tensor, and an array is one. The framework that the
+                    // object came from is not known.
+                    Wish::Value => Flavour::Numpy,
+                };
+                tensor(py, spec.dtype(), &shape::signed(spec.shape()), value.buffer, flavour)?
             }
-            (ObjectKind::Tensor(spec), Wish::Any) => {
-                objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Any)?);
-            }
-            // Asked for as no tensor: arrays are values, and nobody remembers which framework an object came from.
-            (ObjectKind::Tensor(spec), Wish::Value) => {
-                objects.push(wrapper.tensor(&spec, value.buffer, Flavour::Numpy)?);
-            }
-            (ObjectKind::Packed, Wish::Tensor(_)) => {
-                let message = "holds a value that is no tensor; pass dtype None";
-                return Err(mismatch_error(py, &key(index)?, message));
-            }
-            (ObjectKind::Packed, Wish::Value | Wish::Any) => {
-                objects.push(py.None().into_bound(py));
+            ObjectKind::Packed => {
+                check_packed(wanted, index)?;
                 packed.push((index, value.buffer));
+                py.None().into_bound(py)
             }
-        }
+        });
     }
     store.count_wrap(started.elapsed());
+    // Decoding is no part of wrapping, and is not counted as such.
     for (index, buffer) in packed {
-        objects[index] = decode(py, buffer, &key(index)?, allow_pickle)?;
+        objects[index] = decoded(wanted, index, Lease::memory(py, buffer)?)?;
     }
     PyList::new(py, objects)
 }
 
-/// The same for values that are read in place: numpy arrays over the store's own memory, read-only.
+/// Values that are read in place, as read-only numpy arrays over the store's own memory.
 pub(crate) fn in_place<'py>(
     store: &Store,
-    keys: &Bound<'py, PyList>,
+    wanted: &Wanted<'py>,
     found: Vec<ValueView>,
-    wishes: &[Wish],
-    allow_pickle: bool,
 ) -> PyResult<Bound<'py, PyList>> {
-    let py = keys.py();
-    let key = |index: usize| keys.get_item(index).and_then(|key| key.extract::<String>());
-    let Some(numpy) = numpy::installed(py)? else {
-        return Err(config_error(
+    let py = wanted.keys.py();
+    let Some(numpy) = NUMPY.installed(py)? else {
+        return refuse!(
             py,
-            "view=True gives numpy arrays, and numpy is not installed; install it",
-        ));
+            "view=True gives numpy arrays, and numpy is not installed; install it"
+        );
     };
     let started = Instant::now();
     let mut objects = Vec::with_capacity(found.len());
     // Values of one kind share their spec, and then shape and dtype as numpy takes them.
     let mut last: Option<(Arc<TensorSpec>, Form<'py>)> = None;
-    for (index, (value, wish)) in found.into_iter().zip(wishes).enumerate() {
+    for (index, value) in found.into_iter().enumerate() {
         let memory = value.view.map(|view| InPlace::memory(py, view)).transpose()?;
         objects.push(match value.kind {
             ObjectKind::Tensor(spec) => {
@@ -168,13 +113,9 @@ pub(crate) fn in_place<'py>(
                 let (_, form) = last.insert((spec, form));
                 numpy.over(form, memory)?
             }
-            ObjectKind::Packed if matches!(wish, Wish::Tensor(_)) => {
-                let message = "holds a value that is no tensor; pass dtype None";
-                return Err(mismatch_error(py, &key(index)?, message));
-            }
             ObjectKind::Packed => {
-                let owner = memory.map(Memory::into_owner);
-                decoded(py, owner, &key(index)?, allow_pickle)?
+                check_packed(wanted, index)?;
+                decoded(wanted, index, memory)?
             }
         });
     }
@@ -182,24 +123,63 @@ pub(crate) fn in_place<'py>(
     PyList::new(py, objects)
 }
 
-fn decode<'py>(py: Python<'py>, buffer: Option<Buffer>, key: &str, allow_pickle: bool) -> PyResult<Bound<'py, PyAny>> {
-    let memory = Lease::object(py, buffer)?;
-    decoded(py, memory, key, allow_pickle)
+/// A value that is no tensor may be delivered only where no tensor was asked for.
+fn check_packed(wanted: &Wanted<'_>, index: usize) -> PyResult<()> {
+    if !matches!(wanted.wishes[index], Wish::Tensor(_)) {
+        return Ok(());
+    }
+    let message = "holds a value that is no tensor; pass dtype None";
+    Err(mismatch_error(wanted.keys.py(), &key(wanted, index)?, message))
 }
 
-fn decoded<'py>(
+fn key(wanted: &Wanted<'_>, index: usize) -> PyResult<String> {
+    wanted.keys.get_item(index)?.extract()
+}
+
+fn decoded<'py>(wanted: &Wanted<'py>, index: usize, memory: Option<Memory<'py>>) -> PyResult<Bound<'py, PyAny>> {
+    let py = wanted.keys.py();
+    let decode = DECODE.import(py, "tensorlease.codec", "decode")?;
+    let bytes = memory.map_or_else(|| PyBytes::new(py, b"").into_any(), Memory::into_owner);
+    decode.call1((bytes, key(wanted, index)?, wanted.allow_pickle))
+}
+
+/// The batches of a read: a tensor each, or for ragged rows a tuple `(values, offsets, length_min, length_max)`.
+pub(crate) fn batches<'py>(
     py: Python<'py>,
-    memory: Option<Bound<'py, PyAny>>,
-    key: &str,
-    allow_pickle: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let decode = DECODE
-        .get_or_try_init(py, || {
-            py.import("tensorlease.codec")?.getattr("decode").map(Bound::unbind)
-        })?
-        .bind(py);
-    match memory {
-        Some(memory) => decode.call1((memory, key, allow_pickle)),
-        None => decode.call1((PyBytes::new(py, b""), key, allow_pickle)),
+    store: &Store,
+    output: ReadOutput,
+    fields: Vec<Field>,
+) -> PyResult<Bound<'py, PyList>> {
+    let started = Instant::now();
+    let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
+    let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(fields.len());
+    for (field, buffer) in fields.into_iter().zip(output.batches) {
+        let values = tensor(py, field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
+        let Some(lengths) = field.lengths else {
+            objects.push(values);
+            continue;
+        };
+        let least = lengths.iter().min().copied().unwrap_or(0);
+        let most = lengths.iter().max().copied().unwrap_or(0);
+        let offsets = match offsets_of.get(&lengths) {
+            Some(offsets) => offsets.clone(),
+            None => {
+                let offsets = words(py, offsets_from(&lengths))?;
+                offsets_of.insert(lengths, offsets.clone());
+                offsets
+            }
+        };
+        let parts = (values, offsets, least, most).into_pyobject(py)?;
+        objects.push(parts.into_any());
     }
+    store.count_wrap(started.elapsed());
+    PyList::new(py, objects)
+}
+
+fn offsets_from(lengths: &[i64]) -> Vec<i64> {
+    let ends = lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
 }

@@ -107,7 +107,8 @@ struct Managed {
     /// Shape, then strides; inline up to four dimensions.
     dims: SmallVec<[i64; 8]>,
     owner: Owner,
-    /// Who still needs it: a framework until it has run the deleter, and whoever hands it to one until the outcome is known.
+    /// Who still needs it: a framework until it has run the deleter, and whoever hands it to one until the outcome is
+    /// known.
     holders: AtomicUsize,
 }
 
@@ -156,7 +157,8 @@ impl Export {
         }));
         // SAFETY: `raw` was just made from a Box and nothing else refers to it yet.
         let inside = unsafe { &mut *raw };
-        // Only now is the place of the owner and of inline dimensions final: each pointer is taken once, and what it leads to is not moved after that.
+        // Only now is the place of the owner and of inline dimensions final: each pointer is taken once, and what it
+        // leads to is not moved after that.
         inside.managed.tensor.data = inside.owner.data();
         inside.managed.tensor.shape = inside.dims.as_mut_ptr();
         inside.managed.tensor.strides = inside.managed.tensor.shape.wrapping_add(shape.len());
@@ -170,13 +172,14 @@ impl Export {
         raw
     }
 
-    /// Hands the tensor to `take`, which says whether it has it now. Of frameworks that refuse a tensor some have run its deleter, others have not: the
-    /// memory is given back once either way.
+    /// Hands the tensor to `take`, which says whether it has it now. Of frameworks that refuse a tensor some have run
+    /// its deleter, others have not: the memory is given back once either way.
     pub(crate) fn hand_over(self, take: impl FnOnce(*mut DLManagedTensorVersioned) -> bool) -> bool {
         let raw = self.0.as_ptr();
         self.holders().fetch_add(1, Ordering::Relaxed);
         let taken = take(raw);
-        // The holder that is left besides this one would be the framework, which has refused and will not come back to it.
+        // The holder that is left besides this one would be the framework, which has refused and will not come back to
+        // it.
         if !taken && self.holders().load(Ordering::Acquire) == 2 {
             drop(Self(self.0));
         }
@@ -185,7 +188,8 @@ impl Export {
 
     fn holders(&self) -> &AtomicUsize {
         let managed = self.0.as_ptr().cast::<Managed>();
-        // SAFETY: `self` is one of the holders, so the `Managed` that `new` boxed lives; of it only this field is borrowed.
+        // SAFETY: `self` is one of the holders, so the `Managed` that `new` boxed lives; of it only this field is
+        // borrowed.
         unsafe { &(*managed).holders }
     }
 
@@ -194,8 +198,8 @@ impl Export {
         let raw = self.into_raw();
         let pointer = NonNull::new(raw.cast()).expect("never null");
         let destructor = Some(drop_unused_capsule as _);
-        // SAFETY: the pointer is a managed tensor that stays valid until its deleter runs, and the destructor runs it exactly when
-        // nobody has taken the tensor out.
+        // SAFETY: the pointer is a managed tensor that stays valid until its deleter runs, and the destructor runs it
+        // exactly when nobody has taken the tensor out.
         let capsule = unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, CAPSULE_NAME, destructor) };
         capsule.inspect_err(|_| drop(Self(NonNull::new(raw).expect("never null"))))
     }
@@ -208,13 +212,15 @@ impl Drop for Export {
     }
 }
 
-/// Ends what one holder has of it; the last one's end gives the memory back. No Python, no log, no lock: it runs in any thread, without the GIL, and after the interpreter has gone.
+/// Ends what one holder has of it; the last one's end gives the memory back. No Python, no log, no lock: it runs in any
+/// thread, without the GIL, and after the interpreter has gone.
 ///
 /// # Safety
 /// `raw` came from `Export::new`, and this is the only call for the holder that makes it.
 unsafe extern "C" fn delete(raw: *mut DLManagedTensorVersioned) {
     let managed = raw.cast::<Managed>();
-    // SAFETY: the C struct is the first field of the Managed that `Export::new` boxed, which lives while it has a holder.
+    // SAFETY: the C struct is the first field of the Managed that `Export::new` boxed, which lives while it has a
+    // holder.
     let before = unsafe { &(*managed).holders }.fetch_sub(1, Ordering::AcqRel);
     if before == 1 {
         // SAFETY: it came from a Box, and its last holder has just let go.

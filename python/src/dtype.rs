@@ -26,15 +26,15 @@ pub(crate) struct Resolved {
     pub(crate) flavour: Flavour,
 }
 
-/// dtype objects by address; each is kept alive, so that the address stays its own.
+/// dtype objects by address. Each is kept alive, so that the address stays its own.
 type ByAddress = HashMap<usize, (Py<PyAny>, Resolved)>;
 
 /// dtype objects seen so far.
 static KNOWN: Mutex<Option<ByAddress>> = Mutex::new(None);
-/// More distinct dtype objects than this are not remembered: somebody makes new ones for each call.
+/// So many dtype objects are remembered. A caller that makes new ones for each call would fill the memory.
 const KNOWN_MAX: usize = 256;
 
-/// And so many by one call, which looks through them one by one.
+/// So many are remembered by one call, which looks through them one by one.
 const SEEN_MAX: usize = 16;
 
 static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -73,6 +73,11 @@ pub(crate) fn index_of(dtype: DType) -> usize {
     usize::from(dtype.code())
 }
 
+/// Bytes of one element.
+pub(crate) fn item_bytes(dtype: DType) -> usize {
+    usize::try_from(dtype.item_bytes()).expect("a few bytes")
+}
+
 fn known(identity: usize) -> Option<Resolved> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.as_ref()?.get(&identity).map(|(_, resolved)| *resolved)
@@ -80,11 +85,7 @@ fn known(identity: usize) -> Option<Resolved> {
 
 fn resolve_new(object: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<Resolved> {
     let py = object.py();
-    let resolve = RESOLVE
-        .get_or_try_init(py, || {
-            py.import("tensorlease.dtypes")?.getattr("resolve").map(Bound::unbind)
-        })?
-        .bind(py);
+    let resolve = RESOLVE.import(py, "tensorlease.dtypes", "resolve")?;
     let (text, flavour): (String, String) = resolve.call1((object, name()))?.extract()?;
     let dtype = DType::from_name(&text).map_err(|error| config_error(py, &format!("dtype of {}: {error}", name())))?;
     let flavour = match flavour.as_str() {

@@ -4,8 +4,7 @@ use pyo3::{
     sync::PyOnceLock,
     types::{PyDict, PyModule},
 };
-use std::error::Error;
-use tensorlease::engine::FaultKind;
+use tensorlease::engine::{FaultKind, chained};
 use tensorlease::{CallError, KeyFailure, OpenError, QueryError, ReadError, RemoveError, WriteError};
 
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -21,6 +20,14 @@ pub(crate) fn config_error(py: Python<'_>, message: &str) -> PyErr {
     raise(py, "ConfigError", message, |_| Ok(()))
 }
 
+/// A `ConfigError` as the result of a function. What follows `py` is formatted.
+macro_rules! refuse {
+    ($py:expr, $($text:tt)+) => {
+        Err($crate::error::config_error($py, &format!($($text)+)))
+    };
+}
+pub(crate) use refuse;
+
 /// A `SizeMismatch` about one key.
 pub(crate) fn mismatch_error(py: Python<'_>, key: &str, message: &str) -> PyErr {
     let failure = KeyFailure {
@@ -29,10 +36,7 @@ pub(crate) fn mismatch_error(py: Python<'_>, key: &str, message: &str) -> PyErr 
         code: 0,
         message: message.to_owned(),
     };
-    let text = format!("{}: {message}", named(key));
-    raise(py, "SizeMismatch", &text, |keywords| {
-        set_failures(keywords, vec![failure])
-    })
+    with_failures(py, "SizeMismatch", &format!("{}: {message}", named(key)), vec![failure])
 }
 
 /// An argument as messages show it: cut where it is long, and only its type where it can't be shown.
@@ -75,14 +79,6 @@ fn raise(
     made().map_or_else(|error| error, PyErr::from_value)
 }
 
-fn set_failures(keywords: &Bound<'_, PyDict>, failures: Vec<KeyFailure>) -> PyResult<()> {
-    let failures: Vec<_> = failures
-        .into_iter()
-        .map(|failure| (failure.key, kind_name(failure.kind), failure.code, failure.message))
-        .collect();
-    keywords.set_item("failures", failures)
-}
-
 fn kind_name(kind: FaultKind) -> &'static str {
     match kind {
         FaultKind::NotFound => "not_found",
@@ -101,37 +97,27 @@ fn kind_name(kind: FaultKind) -> &'static str {
 }
 
 fn with_failures(py: Python<'_>, class: &str, message: &str, failures: Vec<KeyFailure>) -> PyErr {
-    raise(py, class, message, |keywords| set_failures(keywords, failures))
+    let failures = failures.into_iter();
+    let failures = failures.map(|failure| (failure.key, kind_name(failure.kind), failure.code, failure.message));
+    raise(py, class, message, |keywords| {
+        keywords.set_item("failures", failures.collect::<Vec<_>>())
+    })
 }
 
-fn exhausted(py: Python<'_>, message: &str, asked: u64, free: u64, largest: u64, held: u64) -> PyErr {
+/// `sizes`: what was asked, what is free, the largest free piece, and what is held.
+fn exhausted(py: Python<'_>, message: &str, sizes: [u64; 4]) -> PyErr {
     raise(py, "ArenaExhausted", message, |keywords| {
-        keywords.set_item("asked", asked)?;
-        keywords.set_item("free", free)?;
-        keywords.set_item("largest", largest)?;
-        keywords.set_item("held", held)
+        let named = ["asked", "free", "largest", "held"].iter().zip(sizes);
+        named
+            .into_iter()
+            .try_for_each(|(name, bytes)| keywords.set_item(name, bytes))
     })
 }
 
 /// No memory for what a call with so many keys keeps while it runs.
 pub(crate) fn no_room(py: Python<'_>, keys: usize) -> PyErr {
     let message = format!("no memory for a call with {keys} keys; free memory of this machine, or name fewer at once");
-    exhausted(py, &message, 0, 0, 0, 0)
-}
-
-/// The message with its causes, each said once.
-pub(crate) fn chained(error: &dyn Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let text = inner.to_string();
-        if !message.contains(&text) {
-            message.push_str(": ");
-            message.push_str(&text);
-        }
-        cause = inner.source();
-    }
-    message
+    exhausted(py, &message, [0; 4])
 }
 
 impl IntoPython for CallError {
@@ -149,69 +135,31 @@ impl IntoPython for CallError {
     }
 }
 
-impl IntoPython for ReadError {
-    fn into_python(self, py: Python<'_>) -> PyErr {
-        let message = chained(&self);
-        match self {
-            Self::Call(error) => error.into_python(py),
-            Self::KeyNotFound { failures, .. } => with_failures(py, "KeyNotFound", &message, failures),
-            Self::SizeMismatch { failures, .. } => with_failures(py, "SizeMismatch", &message, failures),
-            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
-            Self::ArenaExhausted {
-                asked,
-                free,
-                largest,
-                held,
-                ..
-            } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
-            _ => raise(py, "Error", &message, |_| Ok(())),
+/// Of the errors that name keys: each variant besides those about the call and the arena, and its class.
+macro_rules! into_python {
+    ($error:ident { $($variant:ident => $class:literal),+ } $(and $exhausted:ident)?) => {
+        impl IntoPython for $error {
+            fn into_python(self, py: Python<'_>) -> PyErr {
+                let message = chained(&self);
+                match self {
+                    Self::Call(error) => error.into_python(py),
+                    $(Self::$variant { failures, .. } => with_failures(py, $class, &message, failures),)+
+                    $(Self::$exhausted { asked, free, largest, held, .. } => {
+                        exhausted(py, &message, [asked, free, largest, held])
+                    })?
+                    _ => raise(py, "Error", &message, |_| Ok(())),
+                }
+            }
         }
-    }
+    };
 }
 
-impl IntoPython for WriteError {
-    fn into_python(self, py: Python<'_>) -> PyErr {
-        let message = chained(&self);
-        match self {
-            Self::Call(error) => error.into_python(py),
-            Self::StoreFull { failures, .. } => with_failures(py, "StoreFull", &message, failures),
-            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
-            Self::ArenaExhausted {
-                asked,
-                free,
-                largest,
-                held,
-                ..
-            } => exhausted(py, &message, asked, free, largest, held),
-            Self::Fallback { failures, .. } => with_failures(py, "FallbackError", &message, failures),
-            _ => raise(py, "Error", &message, |_| Ok(())),
-        }
-    }
-}
-
-impl IntoPython for RemoveError {
-    fn into_python(self, py: Python<'_>) -> PyErr {
-        let message = chained(&self);
-        match self {
-            Self::Call(error) => error.into_python(py),
-            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
-            _ => raise(py, "Error", &message, |_| Ok(())),
-        }
-    }
-}
-
-impl IntoPython for QueryError {
-    fn into_python(self, py: Python<'_>) -> PyErr {
-        let message = chained(&self);
-        match self {
-            Self::Call(error) => error.into_python(py),
-            Self::NotThere { failures, .. } => with_failures(py, "Timeout", &message, failures),
-            Self::Transfer { failures, .. } => with_failures(py, "TransferError", &message, failures),
-            _ => raise(py, "Error", &message, |_| Ok(())),
-        }
-    }
-}
+into_python!(ReadError {
+    KeyNotFound => "KeyNotFound", SizeMismatch => "SizeMismatch", Transfer => "TransferError", Fallback => "FallbackError"
+} and ArenaExhausted);
+into_python!(WriteError { StoreFull => "StoreFull", Transfer => "TransferError", Fallback => "FallbackError" } and ArenaExhausted);
+into_python!(RemoveError { Transfer => "TransferError" });
+into_python!(QueryError { NotThere => "Timeout", Transfer => "TransferError" });
 
 impl IntoPython for OpenError {
     fn into_python(self, py: Python<'_>) -> PyErr {

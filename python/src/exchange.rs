@@ -1,4 +1,5 @@
-//! The DLPack C exchange interface of a framework: tensors in and out by plain C calls, without an attribute look-up or a capsule.
+//! The DLPack C exchange interface of a framework: tensors in and out by plain C calls, without an attribute look-up or
+//! a capsule.
 #![allow(unsafe_code)]
 use crate::{
     dlpack::{self, DLDataType, DLManagedTensorVersioned, DLPackVersion, DLTensor, Export},
@@ -49,11 +50,13 @@ pub(crate) struct View {
 }
 
 impl Exchange {
-    /// The interface behind `type(tensor).__dlpack_c_exchange_api__`. None: no capsule of the version this was written for.
+    /// The interface behind `type(tensor).__dlpack_c_exchange_api__`. None: no capsule of the version this was written
+    /// for.
     pub(crate) fn load(attribute: &Bound<'_, PyAny>) -> Option<Self> {
         let capsule = attribute.cast::<PyCapsule>().ok()?;
         let header: NonNull<Header> = capsule.pointer_checked(Some(CAPSULE_NAME)).ok()?.cast();
-        // SAFETY: a capsule of this name holds a table whose header is stable across versions and which lives as long as the process.
+        // SAFETY: a capsule of this name holds a table whose header is stable across versions and which lives as long
+        // as the process.
         let version = unsafe { &(*header.as_ptr()).version };
         if version.major != dlpack::MAJOR_VERSION {
             return None;
@@ -68,14 +71,16 @@ impl Exchange {
 
     /// Makes the framework's tensor. On failure the tensor's memory has been given back.
     ///
-    /// The cycle collector is off meanwhile: a full collection, which 16,384 new tensors set off every few reads, costs more than making them. The call
-    /// runs no Python and keeps the GIL, so nobody else can find the collector off; what is due runs once, after the last of them.
+    /// The cycle collector is off meanwhile: a full collection, which 16,384 new tensors set off every few reads, costs
+    /// more than making them. The call runs no Python and keeps the GIL, so nobody else can find the collector off;
+    /// what is due runs once, after the last of them.
     pub(crate) fn import<'py>(&self, py: Python<'py>, export: Export) -> PyResult<Bound<'py, PyAny>> {
         let mut object = std::ptr::null_mut();
         let taken = export.hand_over(|raw| {
             // SAFETY: attached, as `py` shows.
             let was_on = unsafe { ffi::PyGC_Disable() } == 1;
-            // SAFETY: `raw` is a complete managed tensor that the call takes over where it returns 0; attached, see above.
+            // SAFETY: `raw` is a complete managed tensor that the call takes over where it returns 0; attached, see
+            // above.
             let status = unsafe { (self.to_python)(raw, &raw mut object) };
             if was_on {
                 // SAFETY: attached, see above.
@@ -90,7 +95,8 @@ impl Exchange {
         Ok(unsafe { Bound::from_owned_ptr(py, object) })
     }
 
-    /// Reads where `tensor` lies. The caller checked that it is a tensor of this framework. Err: it has no plain memory.
+    /// Reads where `tensor` lies. The caller checked that it is a tensor of this framework. Err: it has no plain
+    /// memory.
     pub(crate) fn view(&self, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
         let mut raw = MaybeUninit::<DLTensor>::uninit();
         // SAFETY: `tensor` is alive and attached through its Bound; the call fills `raw` when it returns 0.
@@ -103,9 +109,11 @@ impl Exchange {
         let rank = usize::try_from(raw.ndim).unwrap_or(0);
         let (mut shape, mut strides) = (Dims::new(), Dims::new());
         if rank > 0 {
-            // SAFETY: shape holds `ndim` values for as long as the tensor is not changed, and this thread holds the GIL.
+            // SAFETY: shape holds `ndim` values for as long as the tensor is not changed, and this thread holds the
+            // GIL.
             shape.extend_from_slice(unsafe { std::slice::from_raw_parts(raw.shape, rank) });
-            // SAFETY: as for the shape; strides are never null from version 1.2 on, which the exchange interface requires.
+            // SAFETY: as for the shape; strides are never null from version 1.2 on, which the exchange interface
+            // requires.
             strides.extend_from_slice(unsafe { std::slice::from_raw_parts(raw.strides, rank) });
         }
         Ok(View {

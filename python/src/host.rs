@@ -1,5 +1,5 @@
 //! The daemon of a host, run in this process, and questions about one that runs elsewhere.
-use crate::error::{IntoPython, chained, config_error};
+use crate::error::{IntoPython, config_error};
 use crate::logging;
 use crate::mooncake;
 use crate::patience::seconds;
@@ -10,22 +10,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlease::OpenError;
-use tensorlease::engine::Engine;
+use tensorlease::engine::{Engine, chained};
 use tensorlease_host::{
     Behind, ConnectError, Daemon, DaemonOptions, HostEngine, PlaceError, SocketPath, StartError, WELCOME_MAX,
 };
 use tensorlease_memory::{limits, process::end_at_once};
 
-/// Of the memory that the machine has left, what a daemon offers where nobody says.
+/// By default a daemon offers this part of the memory that the machine has left.
 const OFFERED_PART: u64 = 2;
-/// Of what a daemon offers, what it may lose to transfers that may still write.
+/// The part of what it offers that a daemon may lose to transfers that may still write.
 const QUARANTINE_PART: u64 = 2;
-/// What holds the objects where nobody says: the daemon itself.
+/// What has the objects by default: the daemon itself.
 const OWN_STORE: &str = "embedded://";
 /// Mooncake closes within a second, unless a call on it hangs.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A daemon that runs in threads of this process. They need the GIL only for the calls of an engine that lives in Python.
+/// A daemon that runs in threads of this process. They need the GIL only for the calls of an engine that lives in
+/// Python.
 #[pyclass(frozen, module = "tensorlease._core")]
 pub struct HostDaemon {
     daemon: Daemon,
@@ -33,8 +34,8 @@ pub struct HostDaemon {
 
 #[pymethods]
 impl HostDaemon {
-    /// Takes the lock and serves the socket. None: this user's place, half of the memory that is left, no end by itself. `engine`: the URL of what
-    /// holds the objects.
+    /// Takes the lock and serves the socket. The defaults are this user's place, half of the memory that is left, and
+    /// no end by itself. `engine`: the URL of what has the objects.
     #[staticmethod]
     #[pyo3(signature = (*, socket, max_bytes, idle_seconds, engine))]
     fn start(
@@ -74,7 +75,7 @@ impl HostDaemon {
         }
     }
 
-    /// Waits until it has ended; False: not within `seconds`.
+    /// Waits until it has ended. False: it has not within `seconds`.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let timeout = crate::patience::seconds(py, seconds, "seconds")?;
         let ended = py.detach(|| self.daemon.wait(timeout));
@@ -82,8 +83,9 @@ impl HostDaemon {
         Ok(ended)
     }
 
-    /// Ends it, within two seconds; with an engine behind it, within twelve. Where that has not closed by then this process ends, with `status` and
-    /// `last_words`: no call on an engine can be interrupted, and Mooncake closes with Python's lock held, so that no line of Python would run before.
+    /// Ends it within two seconds, or within twelve where an engine is behind it. If the engine has not closed by then,
+    /// this process ends with `status` and `last_words`. A call on an engine can't be interrupted, and Mooncake closes
+    /// with the GIL held, so no line of Python would run before.
     fn stop_or_exit(&self, py: Python<'_>, status: i32, last_words: &str) {
         py.detach(|| {
             self.daemon.stop();
@@ -103,7 +105,7 @@ impl HostDaemon {
 }
 
 impl Drop for HostDaemon {
-    /// One that was not stopped ends now, without the GIL: an engine in Python needs it to close.
+    /// A daemon that was not stopped ends now. The GIL is released, because an engine in Python needs it to close.
     fn drop(&mut self) {
         let _ended = Python::try_attach(|py| py.detach(|| self.daemon.stop()));
     }
@@ -133,14 +135,14 @@ fn engine_behind(url: &str) -> Result<Option<Arc<dyn Engine>>, OpenError> {
     ))
 }
 
-/// The path of a daemon's socket; None: of this user's.
+/// The path of a daemon's socket. None: of this user's daemon.
 #[pyfunction]
 #[pyo3(signature = (socket))]
 pub(crate) fn host_socket(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<OsString> {
     Ok(place(py, socket)?.as_path().into())
 }
 
-/// Makes the folder of a socket, for this user alone, where there is none; one that others could write to is refused.
+/// Makes the folder of a socket for this user alone, if there is none. Refuses a folder that others could write to.
 #[pyfunction]
 pub(crate) fn host_make_folder(py: Python<'_>, socket: PathBuf) -> PyResult<()> {
     let made = place(py, Some(socket))?.make_folder();
@@ -154,8 +156,8 @@ pub(crate) fn host_listens(py: Python<'_>, socket: PathBuf) -> PyResult<bool> {
     Ok(py.detach(|| place.is_listening()))
 }
 
-/// The process of the daemon that has the place, also where its socket was removed. None: there is none. 0: it does not
-/// say.
+/// The process of the daemon that has the place, also where its socket was removed. None: there is none. 0: it could
+/// not write its number.
 #[pyfunction]
 pub(crate) fn host_holder(py: Python<'_>, socket: PathBuf) -> PyResult<Option<u32>> {
     let place = place(py, Some(socket))?;
@@ -169,7 +171,7 @@ pub(crate) fn host_silent_seconds() -> f64 {
     WELCOME_MAX.as_secs_f64()
 }
 
-/// Who holds what: the daemon's numbers, and under "clients" a list with one dict each, but for the connection that asks.
+/// Who holds what: the daemon's numbers, and under "clients" one dict for each client but this connection.
 #[pyfunction]
 pub(crate) fn host_report<'py>(py: Python<'py>, socket: PathBuf) -> PyResult<Bound<'py, PyDict>> {
     let place = place(py, Some(socket))?;

@@ -1,7 +1,8 @@
 //! The Python module `tensorlease._core`: tensors of Python in and out of the client.
 #![deny(unsafe_code)]
 
-// From the outside in: the store, its arguments, its results, an engine that lives in Python, and the two interfaces of frameworks.
+// From the outside in: the store, its arguments, its results, an engine that lives in Python, and the two interfaces of
+// frameworks.
 mod store;
 
 mod keys;
@@ -29,8 +30,8 @@ mod numpy;
 mod numpy_api;
 mod torch;
 
+mod switch;
 #[cfg(feature = "test-hooks")]
-mod conformance;
 mod test_hooks;
 
 /// Native part of tensorlease.
@@ -54,8 +55,14 @@ mod _core {
     };
 
     #[pymodule_init]
+    #[cfg_attr(
+        not(feature = "test-hooks"),
+        expect(unused_variables, reason = "only the tests' module is added here")
+    )]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
-        crate::test_hooks::add_to(module)
+        #[cfg(feature = "test-hooks")]
+        crate::test_hooks::add_to(module)?;
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Records of the Rust side on their way to `logging.getLogger("tensorlease")`.
 //!
-//! Worker threads must never wait for the GIL, so records go into a bounded queue, and each call from Python passes on what is there when it
-//! ends. When the queue is full the oldest record is dropped and counted.
+//! Worker threads must never wait for the GIL, so records go into a bounded queue, and each call from Python passes on
+//! what is there when it ends. When the queue is full the oldest record is dropped and counted.
 use crossbeam_queue::ArrayQueue;
 use log::{Level, LevelFilter, Log, Metadata};
 use pyo3::{prelude::*, sync::PyOnceLock};
@@ -78,7 +78,8 @@ pub(crate) fn set_log_level(level: i64) {
     });
 }
 
-/// Passes waiting records on to Python's logging. A handler that raises is reported the way Python reports errors nobody can catch.
+/// Passes waiting records on to Python's logging. A handler that raises is reported the way Python reports errors
+/// nobody can catch.
 pub(crate) fn drain(py: Python<'_>) {
     // Taken out first: a handler may call the store, which drains again.
     for _ in 0..RECORDS_MAX {

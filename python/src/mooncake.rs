@@ -1,13 +1,15 @@
 //! Mooncake Store as an engine, through its Python module: batched calls from the client's reader threads.
 //!
-//! Every call lets go of the GIL inside Mooncake, but for the set-up and the closing, which hold it: the address of the master is tried
-//! before, so that an absent master freezes nobody. A transfer can't be cancelled and can last 60 s; it then fails and may still write.
+//! Every call lets go of the GIL inside Mooncake, but for the set-up and the closing, which hold it: the address of the
+//! master is tried before, so that an absent master freezes nobody. A transfer can't be cancelled and can last 60 s; it
+//! then fails and may still write.
 mod calls;
 mod codes;
 mod connect;
 mod engine;
 mod loans;
 mod own_segment;
+mod reading;
 mod settings;
 mod turns;
 mod writing;

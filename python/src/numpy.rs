@@ -1,15 +1,13 @@
-//! numpy, where it is installed: its objects, looked up once, and its arrays over delivered memory.
+//! What is used of numpy, and its arrays over delivered memory.
 use crate::{
     buffer::Lease,
-    dtype::index_of,
-    imported::{is_imported, not_imported},
-    numpy_api::{Looked, Memory, NumpyApi},
+    dtype::{index_of, item_bytes},
+    imported::Framework,
+    numpy_api::{ArrayView, Memory, NumpyApi},
     shape::Dims,
-    test_hooks::Switch,
+    switch::Switch,
 };
 use pyo3::{
-    exceptions::PyImportError,
-    intern,
     prelude::*,
     sync::PyOnceLock,
     types::{PyTuple, PyType},
@@ -17,14 +15,15 @@ use pyo3::{
 use smallvec::SmallVec;
 use tensorlease::{Buffer, DType};
 
-static NUMPY: PyOnceLock<Option<Numpy>> = PyOnceLock::new();
+/// numpy, where it is installed.
+pub(crate) static NUMPY: Framework<Numpy> = Framework::new("numpy", Numpy::load);
 /// Arrays are made, and looked at, by calls of Python, as with a numpy whose C interface is not known.
-static BY_CALL: Switch = Switch::off();
+pub(crate) static BY_CALL: Switch = Switch::off();
 
 /// What is used of numpy.
 pub(crate) struct Numpy {
     array: Py<PyType>,
-    /// The class of arrays that nobody may write, loaded with the first of them.
+    /// The class of read-only arrays, loaded with the first of them.
     view: PyOnceLock<Py<PyType>>,
     memmap: Py<PyAny>,
     empty: Py<PyAny>,
@@ -43,32 +42,6 @@ pub(crate) struct Form<'py> {
     empty: bool,
 }
 
-/// For tests: arrays are made and looked at by calls of Python (true) or the fastest way (false).
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn arrays_by_call(only: bool) {
-    BY_CALL.set(only);
-}
-
-/// numpy, or None where it is not installed.
-pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
-    let numpy = NUMPY.get_or_try_init(py, || match Numpy::load(py) {
-        Ok(numpy) => Ok(Some(numpy)),
-        Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
-        Err(error) => Err(not_imported(py, "numpy", error)),
-    })?;
-    Ok(numpy.as_ref())
-}
-
-/// numpy, where this process has imported it: elsewhere no value is an array of it.
-pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
-    if is_imported(py, intern!(py, "numpy"))? {
-        installed(py)
-    } else {
-        Ok(None)
-    }
-}
-
 impl Numpy {
     fn load(py: Python<'_>) -> PyResult<Self> {
         let numpy = py.import("numpy")?;
@@ -82,7 +55,7 @@ impl Numpy {
         })
     }
 
-    /// Is it an array that is nothing but its elements? (A masked array is more.)
+    /// Is it an array that is nothing but its elements? A masked array is more.
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = object.get_type_ptr().cast();
         let seen = self.view.get(object.py());
@@ -94,16 +67,16 @@ impl Numpy {
         if writable {
             return Ok(self.array.bind(py));
         }
-        let view = self.view.get_or_try_init(py, || {
-            let class = py.import("tensorlease.numpy_views")?.getattr("View")?;
-            Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
-        })?;
-        Ok(view.bind(py))
+        self.view.import(py, "tensorlease.numpy_views", "View")
     }
 
-    /// Where an array lies and what it is of; None: only a call of Python can tell.
-    pub(crate) fn look<'py>(&self, array: &Bound<'py, PyAny>) -> Option<Looked<'py>> {
-        self.api.filter(|_| !BY_CALL.is_on())?.look(array)
+    /// What an array is of and where it lies. `None`: only a call of Python can tell.
+    pub(crate) fn look(
+        &self,
+        array: &Bound<'_, PyAny>,
+        known: impl FnOnce(&Bound<'_, PyAny>) -> Option<DType>,
+    ) -> Option<(DType, ArrayView)> {
+        self.api.filter(|_| !BY_CALL.is_on())?.look(array, known)
     }
 
     /// An array of `dtype` and `dims` that owns `buffer`. `buffer` is None exactly when the array has no bytes.
@@ -135,12 +108,12 @@ impl Numpy {
                 .map(|dim| isize::try_from(*dim).expect("memory has no more"))
                 .collect(),
             dtype: object.clone(),
-            item_bytes: usize::try_from(dtype.item_bytes()).expect("a few bytes"),
+            item_bytes: item_bytes(dtype),
             empty: dims.contains(&0),
         })
     }
 
-    /// An array over memory, writable where that is. None exactly when the array has no bytes.
+    /// An array over memory, writable where the memory is. `memory` is None exactly when the array has no bytes.
     pub(crate) fn over<'py>(&self, form: &Form<'py>, memory: Option<Memory<'py>>) -> PyResult<Bound<'py, PyAny>> {
         let py = form.shape.py();
         let Some(mut memory) = memory.filter(|_| !form.empty) else {

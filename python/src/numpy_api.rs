@@ -1,7 +1,7 @@
-//! numpy's C interface: an array over memory by one C call, without the arguments, and the refused writable buffer, of a call in Python; and where an
-//! array lies, without a call at all.
+//! numpy's C interface. It makes an array over memory by one C call, which saves the arguments of a call in Python and
+//! the writable buffer that numpy asks for first. It tells where an array lies without a call at all.
 #![allow(unsafe_code)]
-use crate::shape::Dims;
+use crate::{dtype::item_bytes, shape::Dims};
 use pyo3::{
     ffi,
     prelude::*,
@@ -11,6 +11,7 @@ use std::{
     ffi::{c_char, c_int, c_uint, c_void},
     ptr::{NonNull, null_mut},
 };
+use tensorlease::DType;
 
 /// Places in the table of functions, which no version of numpy has moved.
 const VERSION: usize = 0;
@@ -22,6 +23,7 @@ const VERSIONS: [c_uint; 2] = [0x0100_0009, 0x0200_0000];
 
 const C_CONTIGUOUS: c_int = 0x1;
 const ALIGNED: c_int = 0x100;
+const NATIVE_ORDER: c_int = 0x200;
 const WRITEABLE: c_int = 0x400;
 
 type Version = unsafe extern "C" fn() -> c_uint;
@@ -37,7 +39,8 @@ type NewFromDescr = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 type SetBaseObject = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
 
-/// The beginning of a numpy object. Only what follows the head is ever borrowed: the head's count of references changes meanwhile.
+/// The beginning of a numpy object. Only what follows the head is ever borrowed: the head's count of references changes
+/// meanwhile.
 #[repr(C)]
 struct Object<T> {
     head: ffi::PyObject,
@@ -68,14 +71,71 @@ struct DescrFields {
 /// `byteorder` of a dtype whose elements are not in this machine's order.
 const SWAPPED: u8 = if cfg!(target_endian = "little") { b'>' } else { b'<' };
 
-/// What an array says of itself.
-pub(crate) struct Looked<'py> {
-    pub(crate) dtype: Bound<'py, PyAny>,
+/// numpy's `PyArrayInterface`, behind `__array_struct__`.
+#[repr(C)]
+struct ArrayInterface {
+    two: c_int,
+    nd: c_int,
+    typekind: c_char,
+    itemsize: c_int,
+    flags: c_int,
+    shape: *mut isize,
+    strides: *mut isize,
+    data: *mut c_void,
+    descr: *mut c_void,
+}
+
+/// Where an array lies.
+pub(crate) struct ArrayView {
     pub(crate) data: *mut u8,
+    item_bytes: usize,
+    /// Sizes of its dimensions.
     pub(crate) shape: Dims,
+    /// In C order without gaps.
     pub(crate) contiguous: bool,
+    /// In this machine's byte order.
     pub(crate) native: bool,
+    /// May be written.
     pub(crate) writeable: bool,
+}
+
+impl ArrayView {
+    /// Asks the array itself, by a call of Python. The caller checked that it is a numpy array.
+    pub(crate) fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let attribute = array.getattr(pyo3::intern!(array.py(), "__array_struct__"))?;
+        let capsule = attribute.cast::<PyCapsule>()?;
+        let pointer = capsule.pointer_checked(None)?.cast::<ArrayInterface>();
+        // SAFETY: numpy puts this struct into the capsule, which is alive here.
+        let interface = unsafe { pointer.as_ref() };
+        let has = |flag| interface.flags & flag != 0;
+        Ok(Self {
+            data: interface.data.cast(),
+            item_bytes: usize::try_from(interface.itemsize).unwrap_or(0),
+            // SAFETY: the struct's shape holds `nd` values, and the struct is alive here.
+            shape: unsafe { dims(interface.shape, interface.nd) },
+            contiguous: has(C_CONTIGUOUS),
+            native: has(NATIVE_ORDER),
+            writeable: has(WRITEABLE),
+        })
+    }
+
+    /// Bytes of all elements.
+    pub(crate) fn bytes(&self) -> usize {
+        let sizes = self.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
+        sizes.product::<usize>() * self.item_bytes
+    }
+}
+
+/// # Safety
+/// `rank` values lie at `sizes`, which may be null where `rank` is 0.
+unsafe fn dims(sizes: *const isize, rank: c_int) -> Dims {
+    let rank = usize::try_from(rank).unwrap_or(0);
+    if rank == 0 {
+        return Dims::new();
+    }
+    // SAFETY: by the contract above.
+    let sizes = unsafe { std::slice::from_raw_parts(sizes, rank) };
+    sizes.iter().map(|size| i64::try_from(*size).unwrap_or(0)).collect()
 }
 
 /// The functions of numpy that are used here.
@@ -86,7 +146,8 @@ pub(crate) struct NumpyApi {
     set_base_object: SetBaseObject,
 }
 
-// SAFETY: the pointers lead to code and to a type of the numpy module, which are never unloaded or moved; they are used attached only.
+// SAFETY: the pointers lead to code and to a type of the numpy module, which are never unloaded or moved; they are used
+// attached only.
 unsafe impl Send for NumpyApi {}
 // SAFETY: as for Send.
 unsafe impl Sync for NumpyApi {}
@@ -103,7 +164,8 @@ impl<'py> Memory<'py> {
     /// The `len` bytes at `data`.
     ///
     /// # Safety
-    /// They stay where they are for as long as `owner` lives; where `writable` they may be written, by whoever has the array, until then.
+    /// They stay where they are for as long as `owner` lives; where `writable` they may be written, by whoever has the
+    /// array, until then.
     pub(crate) unsafe fn new(owner: Bound<'py, PyAny>, data: NonNull<u8>, len: usize, writable: bool) -> Self {
         Self {
             owner,
@@ -157,38 +219,47 @@ impl NumpyApi {
         })
     }
 
-    /// Where an array lies and what it is of, without a call of Python. None: it is no array.
-    pub(crate) fn look<'py>(&self, array: &Bound<'py, PyAny>) -> Option<Looked<'py>> {
+    /// What an array is of and where it lies, without a call of Python. `known` tells what a dtype is. `None`: it is no
+    /// array, or not of a known dtype.
+    pub(crate) fn look(
+        &self,
+        array: &Bound<'_, PyAny>,
+        known: impl FnOnce(&Bound<'_, PyAny>) -> Option<DType>,
+    ) -> Option<(DType, ArrayView)> {
         // SAFETY: attached; both are alive.
         if unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), self.array.as_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed attached only, as we are here.
+        // SAFETY: an object of numpy's array type, or of one made from it, begins with these fields; it is changed
+        // attached only, as we are here.
         let fields = unsafe { &(*array.as_ptr().cast::<Object<ArrayFields>>()).fields };
-        let rank = usize::try_from(fields.nd).unwrap_or(0);
-        let dims = if rank == 0 {
-            &[][..]
-        } else {
-            // SAFETY: as many as the array has dimensions, which live as long as it.
-            unsafe { std::slice::from_raw_parts(fields.dimensions, rank) }
-        };
-        // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes them.
+        // SAFETY: every array has a dtype, which it keeps alive, and which begins with these fields and never changes
+        // them.
         let descr = unsafe { &(*fields.descr.cast::<Object<DescrFields>>()).fields };
+        // SAFETY: as many sizes as the array has dimensions, which live as long as it.
+        let shape = unsafe { dims(fields.dimensions, fields.nd) };
+        let (data, flags, native) = (
+            fields.data.cast(),
+            fields.flags,
+            descr.byteorder.cast_unsigned() != SWAPPED,
+        );
         // SAFETY: the same dtype, attached; the array's reference is borrowed and a new one made.
         let dtype = unsafe { Bound::from_borrowed_ptr(array.py(), fields.descr) };
-        let has = |flag| fields.flags & flag != 0;
-        Some(Looked {
-            dtype,
-            data: fields.data.cast(),
-            shape: dims.iter().map(|dim| i64::try_from(*dim).unwrap_or(0)).collect(),
-            contiguous: has(C_CONTIGUOUS),
-            native: descr.byteorder.cast_unsigned() != SWAPPED,
-            writeable: has(WRITEABLE),
-        })
+        let dtype = known(&dtype)?;
+        let view = ArrayView {
+            data,
+            item_bytes: item_bytes(dtype),
+            shape,
+            contiguous: flags & C_CONTIGUOUS != 0,
+            native,
+            writeable: flags & WRITEABLE != 0,
+        };
+        Some((dtype, view))
     }
 
-    /// An array of `dims` over all of `memory`, in C order, of numpy's class or one made from it. The caller checked that `dtype` is a numpy dtype of `item_bytes`. `Err` gives the memory back:
-    /// its size or its alignment is not that of such an array.
+    /// An array of `dims` over all of `memory`, in C order, of numpy's class or one made from it. The caller checked
+    /// that `dtype` is a numpy dtype of `item_bytes`. `Err` gives the memory back: its size or its alignment is not
+    /// that of such an array.
     pub(crate) fn array<'py>(
         &self,
         class: &Bound<'py, PyType>,
@@ -213,8 +284,9 @@ impl NumpyApi {
         let data = memory.data.as_ptr().cast();
         let descr = dtype.clone().into_ptr();
         let class = class.as_ptr().cast();
-        // SAFETY: attached; `class` is numpy's array type or made from it, as the caller says; `descr` is a reference of a dtype that the call takes over; `dims` has `rank` values; the bytes at `data` are as many as the
-        // array has (checked above), and the array keeps their owner from the next call on, before anybody else has it.
+        // SAFETY: attached; `class` is numpy's array type or made from it, as the caller says; `descr` is a reference
+        // of a dtype that the call takes over; `dims` has `rank` values; the bytes at `data` are as many as the array
+        // has (checked above), and the array keeps their owner from the next call on, before anybody else has it.
         let array = unsafe {
             (self.new_from_descr)(
                 class,
@@ -232,7 +304,8 @@ impl NumpyApi {
             Ok(array) => array,
             Err(error) => return Ok(Err(error)),
         };
-        // SAFETY: attached; `array` is the array made above, which has no base yet; the call takes the reference of the owner over, also where it fails.
+        // SAFETY: attached; `array` is the array made above, which has no base yet; the call takes the reference of the
+        // owner over, also where it fails.
         let status = unsafe { (self.set_base_object)(array.as_ptr(), memory.owner.into_ptr()) };
         Ok(if status == 0 { Ok(array) } else { Err(PyErr::fetch(py)) })
     }

@@ -1,10 +1,10 @@
 //! How long a call from Python waits, and what ends it early: a deadline, Ctrl-C, a cancelled asyncio task.
-use crate::error::{IntoPython, config_error, shown};
+use crate::error::{IntoPython, refuse, shown};
 use crate::logging;
 use pyo3::prelude::*;
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::ThreadId,
@@ -12,8 +12,8 @@ use std::{
 };
 use tensorlease::Patience;
 
-/// Pause between two looks for a signal: taking the GIL more often would slow the other Python threads down.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+/// Pause between two looks for a signal. Taking the GIL more often would slow the other Python threads down.
+const SIGNALS_EVERY_MS: u64 = 50;
 
 /// A hundred years: more than a clock can add up is cut to this.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -61,23 +61,20 @@ impl Waiting {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Self> {
         let started = Instant::now();
-        let number = |timeout: &Bound<'_, PyAny>| {
-            let refused = |_| {
-                let message = format!("timeout is {}; give seconds as a number, or None", shown(timeout));
-                config_error(py, &message)
+        let mut deadline = None;
+        if let Some(timeout) = timeout {
+            let Ok(wait) = timeout.extract::<f64>() else {
+                let timeout = shown(timeout);
+                return refuse!(py, "timeout is {timeout}; give seconds as a number, or None");
             };
-            timeout.extract::<f64>().map_err(refused)
-        };
-        let deadline = timeout
-            .map(|timeout| seconds(py, number(timeout)?, "timeout"))
-            .transpose()?
-            .map(|wait| started + wait);
+            deadline = Some(started + seconds(py, wait, "timeout")?);
+        }
         Ok(Self {
             started,
             deadline,
             interrupt: interrupt.map(|interrupt| Arc::clone(&interrupt.set)),
             caller: std::thread::current().id(),
-            look_at_ms: AtomicU64::new(u64::try_from(SIGNALS_EVERY.as_millis()).unwrap_or(50)),
+            look_at_ms: AtomicU64::new(SIGNALS_EVERY_MS),
             raised: Mutex::new(None),
         })
     }
@@ -87,7 +84,8 @@ impl Waiting {
         self.deadline.map(|deadline| deadline - self.started)
     }
 
-    /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own outcome.
+    /// Runs `call` without the GIL, then passes the log on. What a signal handler raised wins over the call's own
+    /// outcome.
     pub(crate) fn run<T, E>(
         &self,
         py: Python<'_>,
@@ -105,23 +103,24 @@ impl Waiting {
                 interrupted: Some(&interrupted),
             })
         });
-        if let Some(raised) = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(raised) = self.raised().take() {
             return Err(raised);
         }
         logging::drain(py);
         outcome.map_err(|error| error.into_python(py))
     }
 
+    fn raised(&self) -> MutexGuard<'_, Option<PyErr>> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Asked by waiting clients, without the GIL.
     fn interrupted(&self) -> bool {
-        if self
-            .interrupt
-            .as_ref()
-            .is_some_and(|interrupt| interrupt.load(Ordering::Acquire))
-        {
+        let interrupt = self.interrupt.as_ref();
+        if interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Acquire)) {
             return true;
         }
-        let has_raised = || self.raised.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let has_raised = || self.raised().is_some();
         if std::thread::current().id() != self.caller {
             return has_raised();
         }
@@ -137,11 +136,10 @@ impl Waiting {
             Err(error) => Some(Err(error)),
         });
         let look = look.flatten();
-        let pause_ms = u64::try_from(SIGNALS_EVERY.as_millis()).unwrap_or(50);
-        let next = if look.is_some() { waited_ms + pause_ms } else { u64::MAX };
+        let next = look.as_ref().map_or(u64::MAX, |_| waited_ms + SIGNALS_EVERY_MS);
         self.look_at_ms.store(next, Ordering::Relaxed);
         if let Some(Err(error)) = look {
-            *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *self.raised() = Some(error);
         }
         has_raised()
     }
@@ -150,10 +148,7 @@ impl Waiting {
 /// A time that an argument gives in seconds, at most `FOREVER`.
 pub(crate) fn seconds(py: Python<'_>, value: f64, argument: &str) -> PyResult<Duration> {
     if value.is_nan() || value < 0.0 {
-        return Err(config_error(
-            py,
-            &format!("{argument} is {value}; give seconds, at least 0"),
-        ));
+        return refuse!(py, "{argument} is {value}; give seconds, at least 0");
     }
     Ok(Duration::try_from_secs_f64(value).unwrap_or(FOREVER).min(FOREVER))
 }

@@ -1,20 +1,21 @@
 //! Arguments of reads as requests to the client.
 use crate::{
     dtype::{DTypes, Flavour, Resolved},
-    error::{config_error, named, shown},
-    keys::{keys_of, list_of, same_length},
-    shape::{Dims, Specs, dims_of},
+    error::{named, refuse, shown},
+    keys::{flag_of, keys_of, list_of, same_length},
+    shape::{Dims, Specs, Unsigned, dims_of, signed},
 };
 use pyo3::{
     prelude::*,
     types::{PyAnyMethods, PyDict, PyList, PyTuple},
 };
+use std::sync::Arc;
 use tensorlease::{Delivery, Expected, ReadItem};
 
 /// What the caller takes for a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
-    /// Whatever is stored there.
+    /// A value of any kind.
     Any,
     /// A tensor.
     Tensor(Flavour),
@@ -23,23 +24,28 @@ pub(crate) enum Wish {
 }
 
 /// Arguments of one `get`, checked.
-pub(crate) struct Wanted {
-    pub(crate) items: Vec<ReadItem>,
+pub(crate) struct Wanted<'py> {
+    pub(crate) keys: Bound<'py, PyList>,
     pub(crate) wishes: Vec<Wish>,
+    pub(crate) allow_pickle: bool,
 }
 
-impl Wanted {
-    /// From the arguments of `get`. `describes`: the engine knows what it holds.
+impl<'py> Wanted<'py> {
+    /// Checks the arguments of `get`, and returns what to ask the client for too. `describes`: the engine knows what it
+    /// holds.
     pub(crate) fn new(
-        keys: &Bound<'_, PyList>,
-        shapes: Option<&Bound<'_, PyAny>>,
-        dtypes: Option<&Bound<'_, PyAny>>,
-        metas: Option<&Bound<'_, PyAny>>,
+        keys: &Bound<'py, PyAny>,
+        shapes: Option<&Bound<'py, PyAny>>,
+        dtypes: Option<&Bound<'py, PyAny>>,
+        metas: Option<&Bound<'py, PyAny>>,
+        allow_pickle: &Bound<'_, PyAny>,
         describes: bool,
-    ) -> PyResult<Self> {
+    ) -> PyResult<(Self, Vec<ReadItem>)> {
         let py = keys.py();
+        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
+        let keys = list_of(keys, "keys")?;
         let count = keys.len();
-        let names = keys_of(keys)?;
+        let names = keys_of(&keys)?;
         let metas = metas
             .map(|metas| one_each(metas, count, "custom_backend_meta"))
             .transpose()?;
@@ -52,16 +58,18 @@ impl Wanted {
             describes,
         };
         let (mut specs, mut resolver) = (Specs::default(), DTypes::default());
-        let mut wanted = Self {
-            items: Vec::with_capacity(count),
-            wishes: Vec::with_capacity(count),
-        };
+        let (mut items, mut wishes) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (index, key) in names.into_iter().enumerate() {
             let (expected, wish) = whole.row(py, index, &key, &mut specs, &mut resolver)?;
-            wanted.items.push(ReadItem { key, expected });
-            wanted.wishes.push(wish);
+            items.push(ReadItem { key, expected });
+            wishes.push(wish);
         }
-        Ok(wanted)
+        let wanted = Self {
+            keys,
+            wishes,
+            allow_pickle,
+        };
+        Ok((wanted, items))
     }
 }
 
@@ -93,34 +101,24 @@ impl<'py> Columns<'py> {
             Some(DTypeColumn::One(dtype)) => Some(dtype.clone()),
             Some(DTypeColumn::Each(list)) => Some(list.get_item(index)?).filter(|dtype| !dtype.is_none()),
         };
+        let refused = |what: &str| refuse!(py, "{} {what}", named(key));
         if let Some(dtype) = dtype {
             let Some(shapes) = &self.shapes else {
-                let message = format!(
-                    "{} has a dtype and shapes is missing; give the shape of each tensor",
-                    named(key)
-                );
-                return Err(config_error(py, &message));
+                return refused("has a dtype and shapes is missing; give the shape of each tensor");
             };
             let Resolved { dtype, flavour } = resolver.resolve(&dtype, &name)?;
             let shape = shapes.get_item(index)?;
             if shape.is_none() {
-                let message = format!("{} has a dtype and no shape; give both, or None for both", named(key));
-                return Err(config_error(py, &message));
+                return refused("has a dtype and no shape; give both, or None for both");
             }
-            return Ok((
-                Expected::Tensor(specs.of_object(&shape, dtype, &name)?),
-                Wish::Tensor(flavour),
-            ));
+            let expected = Expected::Tensor(specs.of_object(&shape, dtype, &name)?);
+            return Ok((expected, Wish::Tensor(flavour)));
         }
         if self.dtypes.is_none()
             && let Some(shapes) = &self.shapes
             && !shapes.get_item(index)?.is_none()
         {
-            let message = format!(
-                "{} has a shape and dtypes is missing; give the dtype of each tensor",
-                named(key)
-            );
-            return Err(config_error(py, &message));
+            return refused("has a shape and dtypes is missing; give the dtype of each tensor");
         }
         let wish = if self.dtypes.is_some() { Wish::Value } else { Wish::Any };
         if let Some(metas) = &self.metas
@@ -131,12 +129,12 @@ impl<'py> Columns<'py> {
         if self.describes {
             return Ok((Expected::Described, wish));
         }
-        let message = format!(
+        refuse!(
+            py,
             "{}: this engine does not know what it holds; pass shapes and dtypes for tensors, and for other values dtype None with the \
              custom_backend_meta that put() returned",
             named(key)
-        );
-        Err(config_error(py, &message))
+        )
     }
 }
 
@@ -144,22 +142,20 @@ fn packed_size(meta: &Bound<'_, PyAny>, key: &str) -> PyResult<Option<u64>> {
     if meta.is_none() {
         return Ok(None);
     }
-    let wrong = || {
-        let message = format!(
-            "custom_backend_meta of {} is {}; pass what put() returned for it",
-            named(key),
-            shown(meta)
-        );
-        config_error(meta.py(), &message)
+    let size = match meta.cast::<PyDict>() {
+        Ok(meta) => meta.get_item("packed_size")?,
+        Err(_) => None,
     };
-    let size = meta
-        .cast::<PyDict>()
-        .ok()
-        .map(|meta| meta.get_item("packed_size"))
-        .transpose()?
-        .flatten();
-    let Some(size) = size else { return Err(wrong()) };
-    size.extract::<u64>().map(Some).map_err(|_| wrong())
+    match size.and_then(|size| size.extract::<u64>().ok()) {
+        Some(bytes) => Ok(Some(bytes)),
+        None => {
+            let (py, key, meta) = (meta.py(), named(key), shown(meta));
+            refuse!(
+                py,
+                "custom_backend_meta of {key} is {meta}; pass what put() returned for it"
+            )
+        }
+    }
 }
 
 fn one_each<'py>(object: &Bound<'py, PyAny>, count: usize, argument: &str) -> PyResult<Bound<'py, PyList>> {
@@ -174,11 +170,8 @@ fn shapes_of<'py>(shapes: &Bound<'py, PyAny>, count: usize) -> PyResult<Bound<'p
         && !tuple.is_empty()
         && tuple.iter().all(|dim| dim.extract::<i64>().is_ok())
     {
-        let message = format!(
-            "shapes is {}, one shape; give a list with one shape per key",
-            shown(shapes)
-        );
-        return Err(config_error(shapes.py(), &message));
+        let (py, shapes) = (shapes.py(), shown(shapes));
+        return refuse!(py, "shapes is {shapes}, one shape; give a list with one shape per key");
     }
     one_each(shapes, count, "shapes")
 }
@@ -193,17 +186,15 @@ fn dtypes_of<'py>(dtypes: &Bound<'py, PyAny>, count: usize) -> PyResult<DTypeCol
 /// How a call wants its bytes.
 pub(crate) fn delivery_of(name: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Delivery>> {
     let Some(name) = name else { return Ok(None) };
-    let known = name
-        .extract::<String>()
-        .ok()
-        .and_then(|name| Delivery::from_name(&name));
-    known.map(Some).ok_or_else(|| {
-        let message = format!(
-            "delivery is {:?}; allowed are \"auto\", \"leased\", \"copied\" and \"register-per-call\"",
-            shown(name)
-        );
-        config_error(name.py(), &message)
-    })
+    let known = name.extract::<String>().ok();
+    if let Some(known) = known.and_then(|name| Delivery::from_name(&name)) {
+        return Ok(Some(known));
+    }
+    let (py, name) = (name.py(), shown(name));
+    refuse!(
+        py,
+        "delivery is {name:?}; allowed are \"auto\", \"leased\", \"copied\" and \"register-per-call\""
+    )
 }
 
 /// One field of a batched read, checked.
@@ -212,12 +203,12 @@ pub(crate) struct Field {
     pub(crate) resolved: Resolved,
     /// Dimensions of the batch's values.
     pub(crate) dims: Dims,
-    /// Lengths of the rows of a jagged batch; None: all rows have one shape.
+    /// Lengths of the rows of a jagged batch. None: all rows have one shape.
     pub(crate) lengths: Option<Vec<i64>>,
 }
 
 impl Field {
-    /// `shape`: a tuple or int for all rows, or a list with the shape of each.
+    /// `shape` is a tuple or int for all rows, or a list with the shape of each.
     pub(crate) fn new(
         keys: &Bound<'_, PyAny>,
         shape: &Bound<'_, PyAny>,
@@ -227,19 +218,18 @@ impl Field {
         let py = keys.py();
         let names = keys_of(&list_of(keys, &format!("keys{name}"))?)?;
         if dtype.is_none() {
-            let message = format!("dtype{name} is None; a batch holds tensors, read other values with get()");
-            return Err(config_error(py, &message));
+            return refuse!(
+                py,
+                "dtype{name} is None; a batch holds tensors, read other values with get()"
+            );
         }
         let about = || format!("the batch{name}");
         let resolved = DTypes::default().resolve(dtype, &about)?;
         match shape.cast::<PyList>() {
             Ok(shapes) => {
-                same_length(
-                    py,
-                    names.len(),
-                    shapes,
-                    &format!("shape{name} (a list gives the shape of each row; one shape for all is a tuple)"),
-                )?;
+                let argument =
+                    format!("shape{name} (a list gives the shape of each row; one shape for all is a tuple)");
+                same_length(py, names.len(), shapes, &argument)?;
                 Self::of_rows(names, shapes, resolved, name)
             }
             Err(_) => Self::of_one_shape(names, shape, resolved, &about),
@@ -254,20 +244,16 @@ impl Field {
     ) -> PyResult<Self> {
         let spec = Specs::default().of_object(shape, resolved.dtype, about)?;
         let mut dims = Dims::from_slice(&[i64::try_from(names.len()).expect("fewer than bytes of memory")]);
-        dims.extend(crate::shape::signed(spec.shape()));
+        dims.extend(signed(spec.shape()));
         // The whole batch must be countable, too.
-        let whole = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
-        Specs::default().of_dims(resolved.dtype, whole, || (shape.py(), about()))?;
-        let expected = Expected::Tensor(spec);
-        let items = names
-            .into_iter()
-            .map(|key| ReadItem {
-                key,
-                expected: expected.clone(),
-            })
-            .collect();
+        let whole: Unsigned = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
+        Specs::default().of_dims(shape.py(), resolved.dtype, &whole, about)?;
+        let item = |key| ReadItem {
+            key,
+            expected: Expected::Tensor(Arc::clone(&spec)),
+        };
         Ok(Self {
-            items,
+            items: names.into_iter().map(item).collect(),
             resolved,
             dims,
             lengths: None,
@@ -277,11 +263,11 @@ impl Field {
     fn of_rows(names: Vec<String>, shapes: &Bound<'_, PyList>, resolved: Resolved, name: &str) -> PyResult<Self> {
         let py = shapes.py();
         if resolved.flavour == Flavour::Numpy {
-            let message = format!(
+            return refuse!(
+                py,
                 "dtype{name} is numpy's and shape{name} a list, whose batch is a jagged tensor of torch; give a torch dtype or its name, or \
                  one shape for all rows as a tuple"
             );
-            return Err(config_error(py, &message));
         }
         let mut specs = Specs::default();
         let mut items = Vec::with_capacity(names.len());
@@ -290,38 +276,32 @@ impl Field {
         let mut total: i64 = 0;
         for (key, shape) in names.into_iter().zip(shapes.iter()) {
             let spec = specs.of_object(&shape, resolved.dtype, &|| named(&key))?;
-            let dims = crate::shape::signed(spec.shape());
+            let dims = signed(spec.shape());
             let Some((&length, inner)) = dims.split_first() else {
-                let message = format!(
-                    "shape of {} is (); rows of a jagged batch have at least one dimension (one shape for all rows is a tuple)",
-                    named(&key)
-                );
-                return Err(config_error(py, &message));
-            };
-            match &rest {
-                None => rest = Some(Dims::from_slice(inner)),
-                Some(rest) if rest.as_slice() == inner => {}
-                Some(rest) => {
-                    let message = format!(
-                        "shapes{name}: {} has {:?} after its first dimension and the rows before it {:?}; rows may differ in the first only",
-                        named(&key),
-                        inner,
-                        rest.as_slice()
-                    );
-                    return Err(config_error(py, &message));
-                }
-            }
-            total = total.checked_add(length).ok_or_else(|| {
-                config_error(
+                let key = named(&key);
+                return refuse!(
                     py,
-                    &format!("shapes{name}: all rows together are longer than 2**63 - 1; check the shapes"),
-                )
-            })?;
+                    "shape of {key} is (); rows of a jagged batch have at least one dimension (one shape for all rows is a tuple)"
+                );
+            };
+            let before = rest.get_or_insert_with(|| Dims::from_slice(inner));
+            if before.as_slice() != inner {
+                let (key, before) = (named(&key), before.as_slice());
+                return refuse!(
+                    py,
+                    "shapes{name}: {key} has {inner:?} after its first dimension and the rows before it {before:?}; rows may differ in the first only"
+                );
+            }
+            let Some(sum) = total.checked_add(length) else {
+                return refuse!(
+                    py,
+                    "shapes{name}: all rows together are longer than 2**63 - 1; check the shapes"
+                );
+            };
+            total = sum;
             lengths.push(length);
-            items.push(ReadItem {
-                key,
-                expected: Expected::Tensor(spec),
-            });
+            let expected = Expected::Tensor(spec);
+            items.push(ReadItem { key, expected });
         }
         let mut dims = Dims::from_slice(&[total]);
         dims.extend_from_slice(rest.as_deref().unwrap_or(&[]));
@@ -335,9 +315,9 @@ impl Field {
 }
 
 /// Dimensions of `empty`.
-pub(crate) fn empty_dims(shape: &Bound<'_, PyAny>) -> PyResult<smallvec::SmallVec<[u64; 6]>> {
-    if let Ok(list) = shape.cast::<PyList>() {
-        return dims_of(list.to_tuple().as_any(), &|| "the new tensor".to_owned());
+pub(crate) fn empty_dims(shape: &Bound<'_, PyAny>, about: &dyn Fn() -> String) -> PyResult<Unsigned> {
+    match shape.cast::<PyList>() {
+        Ok(list) => dims_of(list.to_tuple().as_any(), about),
+        Err(_) => dims_of(shape, about),
     }
-    dims_of(shape, &|| "the new tensor".to_owned())
 }

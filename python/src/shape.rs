@@ -1,31 +1,32 @@
-//! Shapes from Python, and the specs made of them: those of a read are shared by all keys of one shape, those of a put by neighbours.
-use crate::error::{config_error, named, shown};
+//! Shapes from Python, and the specs made of them. All keys of a read with one shape share a spec, and so do neighbours
+//! of a put.
+use crate::error::{config_error, named, refuse, shown};
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use pyo3::{
     prelude::*,
     types::{PyInt, PyList, PyTuple},
 };
 use smallvec::SmallVec;
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-    sync::Arc,
-};
+use std::{hash::BuildHasher, sync::Arc};
 use tensorlease::{DType, TensorSpec};
 
 /// Sizes of the dimensions, outermost first; never negative.
 pub(crate) type Dims = SmallVec<[i64; 6]>;
 
+/// The same, as the client counts them.
+pub(crate) type Unsigned = SmallVec<[u64; 6]>;
+
 /// Most dimensions of a tensor, as in torch.
 const RANK_MAX: usize = 64;
 
-type ByShape = HashMap<(DType, SmallVec<[u64; 6]>), Arc<TensorSpec>, BuildHasherDefault<Mixer>>;
-
-/// Makes specs: of shapes that are passed each distinct one once, of values a new one where the shape changes.
+/// Makes specs. A read makes one for each distinct shape, and a put makes one where the shape changes.
 #[derive(Default)]
 pub(crate) struct Specs {
-    known: ByShape,
-    /// The last answer and the shape object it was made from: in most reads all keys share one.
-    last: Option<(usize, DType, Arc<TensorSpec>)>,
+    known: HashTable<Arc<TensorSpec>>,
+    hashing: RandomState,
+    /// The last answer and the shape object it was made from, which all keys share in most reads.
+    last: Option<(usize, Arc<TensorSpec>)>,
 }
 
 impl Specs {
@@ -37,46 +38,45 @@ impl Specs {
         name: &dyn Fn() -> String,
     ) -> PyResult<Arc<TensorSpec>> {
         let identity = shape.as_ptr() as usize;
-        if let Some((last, last_dtype, spec)) = &self.last
+        if let Some((last, spec)) = &self.last
             && *last == identity
-            && *last_dtype == dtype
+            && spec.dtype() == dtype
         {
             return Ok(Arc::clone(spec));
         }
-        let dims = dims_of(shape, name)?;
-        let spec = self.of_dims(dtype, dims, || (shape.py(), name()))?;
-        // The caller's sequence keeps every shape object alive during the call, so an address stands for one shape; a list could be
-        // changed in between by another thread, and is read again.
+        let spec = self.of_dims(shape.py(), dtype, &dims_of(shape, name)?, name)?;
+        // The caller's sequence keeps every shape object alive during the call, so that an address stands for one
+        // shape. A list is read again, since another thread could change it in between.
         if shape.is_instance_of::<PyTuple>() {
-            self.last = Some((identity, dtype, Arc::clone(&spec)));
+            self.last = Some((identity, Arc::clone(&spec)));
         }
         Ok(spec)
     }
 
     /// The spec of known dimensions.
-    pub(crate) fn of_dims<'py>(
+    pub(crate) fn of_dims(
         &mut self,
+        py: Python<'_>,
         dtype: DType,
-        dims: SmallVec<[u64; 6]>,
-        context: impl FnOnce() -> (Python<'py>, String),
+        dims: &[u64],
+        name: &dyn Fn() -> String,
     ) -> PyResult<Arc<TensorSpec>> {
-        if let Some((_, last_dtype, spec)) = &self.last
-            && *last_dtype == dtype
-            && spec.shape() == dims.as_slice()
-        {
+        let is_it = |spec: &Arc<TensorSpec>| spec.dtype() == dtype && spec.shape() == dims;
+        if let Some((_, spec)) = self.last.as_ref().filter(|(_, spec)| is_it(spec)) {
             return Ok(Arc::clone(spec));
         }
-        let key = (dtype, dims);
-        if let Some(spec) = self.known.get(&key) {
+        let hash = self.hashing.hash_one((dtype, dims));
+        if let Some(spec) = self.known.find(hash, is_it) {
             return Ok(Arc::clone(spec));
         }
-        let spec = made(dtype, &key.1, context)?;
-        self.known.insert(key, Arc::clone(&spec));
+        let spec = made(py, dtype, dims, name)?;
+        let rehash = |spec: &Arc<TensorSpec>| self.hashing.hash_one((spec.dtype(), spec.shape()));
+        self.known.insert_unique(hash, Arc::clone(&spec), rehash);
         Ok(spec)
     }
 
-    /// The spec of a framework's own tensor, whose dimensions are known to be valid. One more spec is made in less time than ragged rows take to
-    /// be remembered and forgotten, so that only the last one is kept.
+    /// The spec of a framework's own tensor, whose dimensions are known to be valid. Only the last one is kept, because
+    /// making a spec takes less time than remembering and forgetting those of ragged rows.
     pub(crate) fn of_view(
         &mut self,
         py: Python<'_>,
@@ -87,102 +87,67 @@ impl Specs {
         let equal = |spec: &TensorSpec| {
             spec.shape().len() == dims.len() && spec.shape().iter().zip(dims).all(|(a, b)| i64::try_from(*a) == Ok(*b))
         };
-        if let Some((_, last_dtype, spec)) = &self.last
-            && *last_dtype == dtype
+        if let Some((_, spec)) = &self.last
+            && spec.dtype() == dtype
             && equal(spec)
         {
             return Ok(Arc::clone(spec));
         }
-        let unsigned: SmallVec<[u64; 6]> = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
-        let spec = made(dtype, &unsigned, || (py, named(key)))?;
-        self.last = Some((0, dtype, Arc::clone(&spec)));
+        let unsigned: Unsigned = dims.iter().map(|&dim| u64::try_from(dim).unwrap_or(0)).collect();
+        let spec = made(py, dtype, &unsigned, &|| named(key))?;
+        self.last = Some((0, Arc::clone(&spec)));
         Ok(spec)
     }
 }
 
-fn made<'py>(dtype: DType, dims: &[u64], context: impl FnOnce() -> (Python<'py>, String)) -> PyResult<Arc<TensorSpec>> {
-    let spec = TensorSpec::new(dtype, dims).map_err(|error| {
-        let (py, name) = context();
-        config_error(py, &format!("shape of {name}: {error}; check the shape"))
-    })?;
-    Ok(Arc::new(spec))
+fn made(py: Python<'_>, dtype: DType, dims: &[u64], name: &dyn Fn() -> String) -> PyResult<Arc<TensorSpec>> {
+    let refused = |error| config_error(py, &format!("shape of {}: {error}; check the shape", name()));
+    TensorSpec::new(dtype, dims).map(Arc::new).map_err(refused)
 }
 
 /// Dimensions of a tuple, a list, a `torch.Size` or one int (one dimension).
-pub(crate) fn dims_of(shape: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<SmallVec<[u64; 6]>> {
-    let mut dims = SmallVec::new();
-    if let Ok(tuple) = shape.cast::<PyTuple>() {
-        for dim in tuple.iter() {
-            dims.push(dim_of(&dim, shape, name)?);
-        }
+pub(crate) fn dims_of(shape: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<Unsigned> {
+    let dim = |dim: Bound<'_, PyAny>| dim_of(&dim, shape, name);
+    let dims: Unsigned = if let Ok(tuple) = shape.cast::<PyTuple>() {
+        tuple.iter().map(dim).collect::<PyResult<_>>()?
     } else if let Ok(list) = shape.cast::<PyList>() {
-        for dim in list.iter() {
-            dims.push(dim_of(&dim, shape, name)?);
-        }
+        list.iter().map(dim).collect::<PyResult<_>>()?
     } else if shape.is_instance_of::<PyInt>() {
-        dims.push(dim_of(shape, shape, name)?);
+        dim(shape.clone()).map(|dim| Unsigned::from_slice(&[dim]))?
     } else {
-        let kind = shape.get_type().name()?;
-        let message = format!(
-            "shape of {} is a {kind}; give a tuple of ints, a torch.Size or one int",
+        let (name, kind) = (name(), shape.get_type().name()?);
+        return refuse!(
+            shape.py(),
+            "shape of {name} is a {kind}; give a tuple of ints, a torch.Size or one int"
+        );
+    };
+    let (py, rank) = (shape.py(), dims.len());
+    if rank > RANK_MAX {
+        return refuse!(
+            py,
+            "shape of {} has {rank} dimensions; at most {RANK_MAX} are allowed",
             name()
         );
-        return Err(config_error(shape.py(), &message));
-    }
-    if dims.len() > RANK_MAX {
-        let message = format!(
-            "shape of {} has {} dimensions; at most {RANK_MAX} are allowed",
-            name(),
-            dims.len()
-        );
-        return Err(config_error(shape.py(), &message));
     }
     Ok(dims)
 }
 
 fn dim_of(dim: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<u64> {
-    // i64 and not u64: more than that is no size of a tensor, and the frameworks count in i64.
+    // The frameworks count in i64, and no tensor is larger.
     if let Ok(value) = dim.extract::<i64>()
         && let Ok(value) = u64::try_from(value)
     {
         return Ok(value);
     }
-    let message = format!(
-        "shape of {} is {}; each dimension must be an int from 0 to 2**63 - 1 (here {})",
-        name(),
-        shown(shape),
-        shown(dim)
-    );
-    Err(config_error(dim.py(), &message))
+    let (name, shape, dim, py) = (name(), shown(shape), shown(dim), dim.py());
+    refuse!(
+        py,
+        "shape of {name} is {shape}; each dimension must be an int from 0 to 2**63 - 1 (here {dim})"
+    )
 }
 
 /// Dimensions as the frameworks count them.
 pub(crate) fn signed(shape: &[u64]) -> Dims {
-    shape
-        .iter()
-        .map(|&dim| i64::try_from(dim).expect("checked where shapes come in"))
-        .collect()
-}
-
-/// A hash for shapes: a ragged read looks one up per key. Whoever picks shapes that collide slows only their own call down.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-    fn write_u64(&mut self, word: u64) {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mixed = (self.0.rotate_left(23) ^ word).wrapping_mul(ODD);
-        // The map looks at the top bits and the bottom ones, and a product has its entropy at the top.
-        self.0 = mixed ^ (mixed >> 32);
-    }
+    let signed = |dim: &u64| i64::try_from(*dim).expect("checked where shapes come in");
+    shape.iter().map(signed).collect()
 }

@@ -1,24 +1,29 @@
-//! The store as Python's `Store` uses it: arguments in, one call to the client without the GIL, objects out.
+//! The store as Python's `Store` uses it. Each method checks its arguments, makes one call to the client without the
+//! GIL, and returns objects.
+#![expect(
+    clippy::too_many_arguments,
+    reason = "one argument per argument of Python's `open` and `Store`"
+)]
 use crate::{
-    deliver::{self, Wrapper},
+    deliver,
     dtype::DTypes,
-    error::{IntoPython, config_error, named, shown},
-    keys::{flag_of, keys_in_any_order, keys_of, list_of, same_length},
+    error::{IntoPython, named, refuse, shown},
+    keys::{flag_of, keys_in_any_order, keys_in_order, keys_of, list_of, same_length},
     logging, mooncake,
     patience::{Interrupt, Waiting, seconds},
     read::{Field, Wanted, delivery_of, empty_dims},
-    shape::{self, Specs},
+    shape::{Specs, signed},
     write::Values,
 };
 use pyo3::{
     exceptions::PyBaseException,
     prelude::*,
-    types::{PyDict, PyList, PyTuple, PyWeakrefReference},
+    types::{PyDict, PyList, PyWeakrefReference},
 };
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::sync::Arc;
 use tensorlease::{
-    CallError, Delivery, Expected, ForkPolicy, OpenError, Options, Patience, PutItem, ReadItem, ReadOutput,
-    ReadRequest, Route, Store,
+    CallError, Delivery, Expected, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, PutMode, ReadItem,
+    ReadRequest, Store,
 };
 
 /// A handle of one open store. `tensorlease.Store` is what users see.
@@ -31,11 +36,9 @@ pub struct CoreStore {
 
 #[pymethods]
 impl CoreStore {
-    /// Opens a store; sizes in bytes.
+    /// Opens a store. Sizes are in bytes.
     #[staticmethod]
     #[pyo3(signature = (url, *, max_bytes, readers, delivery, strict, namespace, prewarm_bytes, bounce_bytes, copy_cache_bytes, quarantine_bytes, batch_keys, retries, fork, call_timeout))]
-    // One argument per option of `tensorlease.open`.
-    #[allow(clippy::too_many_arguments)]
     fn open(
         py: Python<'_>,
         url: &str,
@@ -53,16 +56,16 @@ impl CoreStore {
         fork: &Bound<'_, PyAny>,
         call_timeout: f64,
     ) -> PyResult<Self> {
-        let fork = match fork.extract::<Option<String>>().as_ref().map(Option::as_deref) {
+        let policy = match fork.extract::<Option<String>>().as_ref().map(Option::as_deref) {
             Ok(None) => None,
             Ok(Some("inherit")) => Some(ForkPolicy::Inherit),
             Ok(Some("exclude")) => Some(ForkPolicy::Exclude),
             _ => {
-                let message = format!(
+                return refuse!(
+                    py,
                     "fork is {:?}; allowed are \"inherit\", \"exclude\" and None",
                     shown(fork)
                 );
-                return Err(config_error(py, &message));
             }
         };
         let options = Options {
@@ -77,7 +80,7 @@ impl CoreStore {
             prewarm_bytes,
             batch_keys,
             retries,
-            fork,
+            fork: policy,
             call_timeout: seconds(py, call_timeout, "call_timeout")?,
         };
         let waiting = Waiting::new(py, None, None)?;
@@ -87,8 +90,6 @@ impl CoreStore {
 
     /// Stores values; per key None for a tensor, `{"packed_size": n}` for another value.
     #[pyo3(signature = (keys, values, *, delivery, allow_pickle, timeout, interrupt))]
-    // One argument per argument of `Store.put`.
-    #[allow(clippy::too_many_arguments)]
     fn put<'py>(
         &self,
         py: Python<'py>,
@@ -100,9 +101,9 @@ impl CoreStore {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let route = route_of(delivery)?;
+        let mode = put_mode(delivery)?;
         let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_order(keys)?;
         let values = list_of(values, "values")?;
         same_length(py, keys.len(), &values, "values")?;
         let mut making = Values::new(py, &self.store, allow_pickle)?;
@@ -113,14 +114,12 @@ impl CoreStore {
             items.push(item);
             metas.push(meta);
         }
-        waiting.run(py, |patience| self.store.put_by(items, route, patience))?;
+        waiting.run(py, |patience| self.store.put_by(items, mode, patience))?;
         PyList::new(py, metas)
     }
 
     /// Reads values, in the order of the keys.
     #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, delivery, timeout, allow_pickle, interrupt))]
-    // One argument per argument of `Store.get`.
-    #[allow(clippy::too_many_arguments)]
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -135,22 +134,19 @@ impl CoreStore {
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
         let delivery = delivery_of(delivery)?;
-        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
-        let keys = list_of(keys, "keys")?;
-        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, self.store.describes())?;
+        let describes = self.store.describes();
+        let (wanted, items) = Wanted::new(keys, shapes, dtypes, custom_backend_meta, allow_pickle, describes)?;
         let request = ReadRequest {
             items,
             delivery,
             ..ReadRequest::default()
         };
         let output = waiting.run(py, |patience| self.store.get(request, patience))?;
-        deliver::values(&self.store, &keys, output.values, &wishes, allow_pickle)
+        deliver::values(&self.store, &wanted, output.values)
     }
 
-    /// Reads values where the store keeps them, in the order of the keys: read-only arrays, each of which pins its object.
+    /// Reads values where the store keeps them, in the order of the keys. Each array is read-only and pins its object.
     #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, timeout, allow_pickle, interrupt))]
-    // One argument per argument of `Store.get`.
-    #[allow(clippy::too_many_arguments)]
     fn view<'py>(
         &self,
         py: Python<'py>,
@@ -163,13 +159,11 @@ impl CoreStore {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Bound<'py, PyList>> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let allow_pickle = flag_of(allow_pickle, "allow_pickle")?;
-        let keys = list_of(keys, "keys")?;
-        // An engine that has views knows what it holds; that another one has none is for the client to say.
-        let Wanted { items, wishes } = Wanted::new(&keys, shapes, dtypes, custom_backend_meta, true)?;
-        let wanted: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
-        let found = waiting.run(py, |patience| self.store.view(&wanted, patience))?;
-        deliver::in_place(&self.store, &keys, found, &wishes, allow_pickle)
+        // An engine that has views knows what it holds. The client refuses the others.
+        let (wanted, items) = Wanted::new(keys, shapes, dtypes, custom_backend_meta, allow_pickle, true)?;
+        let items: Vec<(String, Expected)> = items.into_iter().map(|item| (item.key, item.expected)).collect();
+        let found = waiting.run(py, |patience| self.store.view(&items, patience))?;
+        deliver::in_place(&self.store, &wanted, found)
     }
 
     /// Reads fields, each `(name, keys, shape, dtype)`, as batches: a tensor, or for ragged rows a tuple
@@ -199,7 +193,7 @@ impl CoreStore {
             layouts.push(field);
         }
         let output = waiting.run(py, |patience| self.store.get(request, patience))?;
-        self.batches(py, output, layouts)
+        deliver::batches(py, &self.store, output, layouts)
     }
 
     /// Reads into tensors or arrays of the caller.
@@ -214,7 +208,7 @@ impl CoreStore {
         interrupt: Option<&Interrupt>,
     ) -> PyResult<()> {
         let waiting = Waiting::new(py, timeout, interrupt)?;
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_order(keys)?;
         let tensors = list_of(tensors, "tensors")?;
         let direct = flag_of(direct, "direct")?;
         same_length(py, keys.len(), &tensors, "tensors")?;
@@ -226,14 +220,10 @@ impl CoreStore {
         let mut taken: Vec<(usize, usize, usize)> = Vec::with_capacity(keys.len());
         for (index, (key, tensor)) in keys.into_iter().zip(tensors.iter()).enumerate() {
             let memory = values.destination(&tensor, &key)?;
-            let foreign = memory
-                .foreign
-                .unwrap_or_else(|| tensorlease::Foreign::from_vec(Vec::new()));
+            let foreign = memory.foreign.unwrap_or_else(|| Foreign::from_vec(Vec::new()));
             taken.push((foreign.addr(), foreign.len(), index));
-            request.items.push(ReadItem {
-                key,
-                expected: Expected::Tensor(memory.spec),
-            });
+            let expected = Expected::Tensor(memory.spec);
+            request.items.push(ReadItem { key, expected });
             request.into.push(foreign);
         }
         refuse_overlaps(py, &mut taken, &request.items)?;
@@ -253,13 +243,13 @@ impl CoreStore {
         let waiting = Waiting::new(py, timeout, None)?;
         let about = || "the new tensor".to_owned();
         let resolved = DTypes::default().resolve(dtype, &about)?;
-        let spec = Specs::default().of_dims(resolved.dtype, empty_dims(shape)?, || (py, about()))?;
+        let spec = Specs::default().of_dims(py, resolved.dtype, &empty_dims(shape, &about)?, &about)?;
         let buffer = if spec.bytes() == 0 {
             None
         } else {
             Some(waiting.run(py, |patience| self.store.empty(spec.bytes(), patience))?)
         };
-        Wrapper::new(py).dims(resolved.dtype, &shape::signed(spec.shape()), buffer, resolved.flavour)
+        deliver::tensor(py, resolved.dtype, &signed(spec.shape()), buffer, resolved.flavour)
     }
 
     /// Which keys exist.
@@ -271,7 +261,7 @@ impl CoreStore {
         timeout: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Vec<bool>> {
-        let keys = keys_of(&list_of(keys, "keys")?)?;
+        let keys = keys_in_order(keys)?;
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.contains(&keys, patience))
     }
 
@@ -288,7 +278,7 @@ impl CoreStore {
         Waiting::new(py, timeout, interrupt)?.run(py, |patience| self.store.wait(&keys, patience))
     }
 
-    /// Checks the arguments of a wait, and asks no engine: the keys as a list, and the seconds to wait.
+    /// Checks the arguments of a wait without asking the engine. Returns the keys as a list, and the seconds to wait.
     #[pyo3(signature = (keys, *, timeout))]
     fn check_wait(
         &self,
@@ -300,13 +290,12 @@ impl CoreStore {
         let keys = keys_in_any_order(keys)?;
         let checked = self.store.check(&keys);
         checked.map_err(|error| error.into_python(py))?;
-        Ok((
-            keys,
-            wait.unwrap_or_else(|| self.store.options().call_timeout).as_secs_f64(),
-        ))
+        let wait = wait.unwrap_or_else(|| self.store.options().call_timeout);
+        Ok((keys, wait.as_secs_f64()))
     }
 
-    /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at least once.
+    /// The error of a wait for keys that are not there after so many seconds. `looked`: the engine has answered at
+    /// least once.
     #[staticmethod]
     #[pyo3(signature = (missing, *, waited, looked))]
     fn not_there(
@@ -340,9 +329,7 @@ impl CoreStore {
 
     /// Counters: whole numbers as int, seconds and ratios as float.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if self.store.is_forked() {
-            return Err(CallError::Forked.into_python(py));
-        }
+        self.check_fork(py)?;
         let stats = py.detach(|| self.store.stats());
         let numbers = PyDict::new(py);
         for (name, value) in stats.values {
@@ -358,11 +345,9 @@ impl CoreStore {
         Ok(numbers)
     }
 
-    /// Gives empty slabs back to the system; bytes given back.
+    /// Gives empty slabs back to the system, and returns how many bytes.
     fn trim(&self, py: Python<'_>) -> PyResult<u64> {
-        if self.store.is_forked() {
-            return Err(CallError::Forked.into_python(py));
-        }
+        self.check_fork(py)?;
         if self.store.is_closed() {
             return Err(CallError::Closed.into_python(py));
         }
@@ -402,9 +387,9 @@ impl CoreStore {
 }
 
 impl Drop for CoreStore {
-    /// A store that nobody has closed closes now, without the GIL: an engine in Python needs it for that, and the other threads go on.
+    /// A store that was not closed closes now. It lets go of the GIL, which an engine in Python needs to close.
     fn drop(&mut self) {
-        // While the interpreter ends there is none to let go of.
+        // There is no GIL to let go of while the interpreter ends.
         let _ended = Python::try_attach(|py| py.detach(|| self.store.close(Patience::default())));
     }
 }
@@ -416,56 +401,34 @@ impl CoreStore {
         &self.store
     }
 
-    fn batches<'py>(&self, py: Python<'py>, output: ReadOutput, layouts: Vec<Field>) -> PyResult<Bound<'py, PyList>> {
-        let mut wrapper = Wrapper::new(py);
-        let started = Instant::now();
-        let mut offsets_of: HashMap<Vec<i64>, Bound<'py, PyAny>> = HashMap::new();
-        let mut objects: Vec<Bound<'py, PyAny>> = Vec::with_capacity(layouts.len());
-        for (field, buffer) in layouts.into_iter().zip(output.batches) {
-            let values = wrapper.dims(field.resolved.dtype, &field.dims, buffer, field.resolved.flavour)?;
-            let Some(lengths) = field.lengths else {
-                objects.push(values);
-                continue;
-            };
-            let (least, most) = (
-                lengths.iter().min().copied().unwrap_or(0),
-                lengths.iter().max().copied().unwrap_or(0),
-            );
-            let offsets = match offsets_of.get(&lengths) {
-                Some(offsets) => offsets.clone(),
-                None => {
-                    let offsets = wrapper.words(offsets_from(&lengths))?;
-                    offsets_of.insert(lengths, offsets.clone());
-                    offsets
-                }
-            };
-            let parts = (values, offsets, least, most).into_pyobject(py)?;
-            objects.push(parts.cast_into::<PyTuple>()?.into_any());
+    fn check_fork(&self, py: Python<'_>) -> PyResult<()> {
+        match self.store.is_forked() {
+            true => Err(CallError::Forked.into_python(py)),
+            false => Ok(()),
         }
-        self.store.count_wrap(started.elapsed());
-        PyList::new(py, objects)
     }
 }
 
-/// How a put goes; None: the fast way.
-fn route_of(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<Route> {
+/// How a put goes. None is the fast way.
+fn put_mode(delivery: Option<&Bound<'_, PyAny>>) -> PyResult<PutMode> {
     let Some(delivery) = delivery else {
-        return Ok(Route::Staged);
+        return Ok(PutMode::Staged);
     };
     match delivery.extract::<String>().as_deref() {
-        Ok("auto") => Ok(Route::Staged),
-        Ok("register-per-call") => Ok(Route::RegisterPerCall),
+        Ok("auto") => Ok(PutMode::Staged),
+        Ok("register-per-call") => Ok(PutMode::RegisterPerCall),
         _ => {
-            let message = format!(
-                "delivery of a put is {:?}; allowed are \"auto\" and \"register-per-call\"",
-                shown(delivery)
-            );
-            Err(config_error(delivery.py(), &message))
+            let (py, delivery) = (delivery.py(), shown(delivery));
+            refuse!(
+                py,
+                "delivery of a put is {delivery:?}; allowed are \"auto\" and \"register-per-call\""
+            )
         }
     }
 }
 
-/// Engines that live in Python are made here, all others by the client. With Mooncake also its own client object.
+/// Engines that live in Python are made here, and the client makes all others. Mooncake's own client object comes with
+/// its store.
 fn open_store(
     url: &str,
     options: &Options,
@@ -481,18 +444,8 @@ fn open_store(
         .inspect_err(|_| mooncake::close_quietly(&*engine))
 }
 
-fn offsets_from(lengths: &[i64]) -> Vec<i64> {
-    let mut offsets = Vec::with_capacity(lengths.len() + 1);
-    let mut end = 0;
-    offsets.push(end);
-    for length in lengths {
-        end += length;
-        offsets.push(end);
-    }
-    offsets
-}
-
-/// Two destinations that share memory would hold whatever came last. Sorts `taken`: (address, bytes, index).
+/// Refuses destinations that share memory, which would hold whatever came last. Sorts `taken`: address, bytes and
+/// index.
 fn refuse_overlaps(py: Python<'_>, taken: &mut Vec<(usize, usize, usize)>, items: &[ReadItem]) -> PyResult<()> {
     taken.retain(|(_, bytes, _)| *bytes > 0);
     taken.sort_unstable();
@@ -500,10 +453,10 @@ fn refuse_overlaps(py: Python<'_>, taken: &mut Vec<(usize, usize, usize)>, items
         let ((first, bytes, first_index), (second, _, second_index)) = (pair[0], pair[1]);
         if second < first + bytes {
             let (a, b) = (named(&items[first_index].key), named(&items[second_index].key));
-            return Err(config_error(
+            return refuse!(
                 py,
-                &format!("the destinations of {a} and {b} overlap; give each key memory of its own"),
-            ));
+                "the destinations of {a} and {b} overlap; give each key memory of its own"
+            );
         }
     }
     Ok(())

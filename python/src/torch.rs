@@ -1,34 +1,33 @@
-//! torch, where it is installed: its objects, looked up once, and its tensors over delivered memory.
+//! What is used of torch, and its tensors over delivered memory.
 use crate::{
     dlpack::{self, DLDataType, Export, Owner},
-    dtype::index_of,
+    dtype::{index_of, item_bytes},
+    error::config_error,
     exchange::Exchange,
-    imported::{is_imported, not_imported},
-    shape::{self, Dims},
-    test_hooks::Switch,
+    imported::Framework,
+    shape::Dims,
+    switch::Switch,
 };
-#[cfg(feature = "test-hooks")]
-use crate::{error::IntoPython, store::CoreStore};
 use pyo3::{
-    exceptions::PyImportError,
     intern,
     prelude::*,
     sync::PyOnceLock,
     types::{PyDict, PyTuple},
 };
-use tensorlease::{Buffer, DType, TensorSpec};
+use tensorlease::DType;
 use tensorlease_memory::Region;
 
-static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
+/// torch, where it is installed.
+pub(crate) static TORCH: Framework<Torch> = Framework::new("torch", Torch::load);
 /// Tensors go in as capsules, as with a torch that has no exchange interface.
-static CAPSULES_ONLY: Switch = Switch::off();
+pub(crate) static CAPSULES_ONLY: Switch = Switch::off();
 
 /// How tensors of one dtype get into torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum ImportMethod {
     Exchange,
     Capsule,
-    /// As bytes that torch then sees as the dtype: DLPack doesn't know it.
+    /// As bytes that torch then views as the dtype, which its DLPack doesn't know.
     Bytes,
 }
 
@@ -39,56 +38,10 @@ pub(crate) struct Torch {
     empty: Py<PyAny>,
     from_dlpack: Py<PyAny>,
     exchange: Option<Exchange>,
-    /// torch's dtype objects in the order of `DType::ALL`; None: this torch has no such dtype.
+    /// torch's dtype objects in the order of `DType::ALL`. None: this torch has no such dtype.
     dtypes: Vec<Option<Py<PyAny>>>,
-    /// Found by one tensor each, when the dtype is first used, in the order of `DType::ALL`.
-    ways: Vec<PyOnceLock<Way>>,
-}
-
-/// torch, or None where it is not installed.
-pub(crate) fn installed(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
-    let torch = TORCH.get_or_try_init(py, || match Torch::load(py) {
-        Ok(torch) => Ok(Some(torch)),
-        Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(None),
-        Err(error) => Err(not_imported(py, "torch", error)),
-    })?;
-    Ok(torch.as_ref())
-}
-
-/// torch, where this process has imported it: elsewhere no value is a tensor of it.
-pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
-    if is_imported(py, intern!(py, "torch"))? {
-        installed(py)
-    } else {
-        Ok(None)
-    }
-}
-
-/// For tests: tensors go into torch as capsules (true) or the fastest way (false).
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn import_as_capsules(only: bool) {
-    CAPSULES_ONLY.set(only);
-}
-
-/// For tests: a tensor in the arena of a dtype that torch refuses, to see that its memory comes back.
-#[cfg(feature = "test-hooks")]
-#[pyfunction]
-pub(crate) fn import_what_torch_refuses<'py>(
-    py: Python<'py>,
-    store: &CoreStore,
-    as_capsule: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let torch = installed(py)?.ok_or_else(|| PyImportError::new_err("torch"))?;
-    let buffer = py.detach(|| store.store().empty(4096, tensorlease::Patience::default()));
-    let buffer = buffer.map_err(|error| error.into_python(py))?;
-    let unknown = DLDataType {
-        code: 200,
-        bits: 8,
-        lanes: 1,
-    };
-    let export = Export::new(Owner::Buffer(buffer), unknown, 1, &Dims::from_slice(&[4096]));
-    torch.import_by(py, if as_capsule { Way::Capsule } else { Way::Exchange }, export)
+    /// Tried with one tensor each when the dtype is first used, in the order of `DType::ALL`.
+    methods: Vec<PyOnceLock<ImportMethod>>,
 }
 
 impl Torch {
@@ -106,12 +59,12 @@ impl Torch {
             from_dlpack: py.import("torch.utils.dlpack")?.getattr("from_dlpack")?.unbind(),
             exchange,
             dtypes: DType::ALL.iter().map(dtype_of).collect::<PyResult<_>>()?,
-            ways: DType::ALL.iter().map(|_| PyOnceLock::new()).collect(),
+            methods: DType::ALL.iter().map(|_| PyOnceLock::new()).collect(),
             tensor: tensor.unbind(),
         })
     }
 
-    /// Exactly a tensor or a parameter, whose memory the exchange interface tells; None: look at it in Python.
+    /// The exchange interface, for exactly a tensor or a parameter. None: only Python can tell where the object lies.
     pub(crate) fn plain(&self, object: &Bound<'_, PyAny>) -> Option<Exchange> {
         let class = object.get_type_ptr().cast();
         if class == self.tensor.as_ptr() || class == self.parameter.as_ptr() {
@@ -121,9 +74,9 @@ impl Torch {
         }
     }
 
-    /// Is `dtype` what torch says of it?
+    /// Does torch call its dtype `dtype`?
     pub(crate) fn has_dtype(&self, tensor: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
-        let found = tensor.getattr(pyo3::intern!(tensor.py(), "dtype"))?;
+        let found = tensor.getattr(intern!(tensor.py(), "dtype"))?;
         Ok(self.dtypes[index_of(dtype)]
             .as_ref()
             .is_some_and(|known| found.is(known)))
@@ -134,19 +87,8 @@ impl Torch {
         object.is_instance(self.tensor.bind(object.py()))
     }
 
-    /// A tensor of `spec` that owns `buffer`. `buffer` is None exactly when the tensor has no bytes.
-    pub(crate) fn wrap<'py>(
-        &self,
-        py: Python<'py>,
-        spec: &TensorSpec,
-        buffer: Option<Buffer>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let dims = shape::signed(spec.shape());
-        self.wrap_dims(py, spec.dtype(), &dims, buffer.map(Owner::Buffer))
-    }
-
     /// A tensor of `dtype` and `dims` that owns `owner`.
-    pub(crate) fn wrap_dims<'py>(
+    pub(crate) fn wrap<'py>(
         &self,
         py: Python<'py>,
         dtype: DType,
@@ -157,22 +99,26 @@ impl Torch {
             return self.make_empty(py, dtype, dims);
         };
         let item_bytes = item_bytes(dtype);
-        match self.way(py, dtype)? {
-            Way::Bytes => {
+        match self.method(py, dtype)? {
+            ImportMethod::Bytes => {
                 let bytes = dims.iter().product::<i64>() * i64::try_from(item_bytes).expect("a few bytes");
                 let export = Export::new(owner, DType::U8.into(), 1, &Dims::from_slice(&[bytes]));
-                let flat = self.import(py, DType::U8, export)?;
+                let flat = self.import_by(py, self.method(py, DType::U8)?, export)?;
                 let typed = flat.call_method1("view", (self.dtype_object(py, dtype)?,))?;
                 typed.call_method1("reshape", (PyTuple::new(py, dims)?,))
             }
-            way => self.import_by(py, way, Export::new(owner, DLDataType::from(dtype), item_bytes, dims)),
+            method => self.import_by(
+                py,
+                method,
+                Export::new(owner, DLDataType::from(dtype), item_bytes, dims),
+            ),
         }
     }
 
     fn make_empty<'py>(&self, py: Python<'py>, dtype: DType, dims: &Dims) -> PyResult<Bound<'py, PyAny>> {
         let keywords = PyDict::new(py);
         keywords.set_item("dtype", self.dtype_object(py, dtype)?)?;
-        // Also under torch.set_default_device.
+        // torch.set_default_device must not move it.
         keywords.set_item("device", "cpu")?;
         self.empty.bind(py).call((PyTuple::new(py, dims)?,), Some(&keywords))
     }
@@ -182,20 +128,19 @@ impl Torch {
             .as_ref()
             .map(|object| object.bind(py).clone())
             .ok_or_else(|| {
-                let message = format!(
-                    "this torch has no dtype {}; install a newer one, or ask for numpy arrays",
-                    dtype.name()
-                );
-                crate::error::config_error(py, &message)
+                let name = dtype.name();
+                let message = format!("this torch has no dtype {name}; install a newer one, or ask for numpy arrays");
+                config_error(py, &message)
             })
     }
 
-    fn import<'py>(&self, py: Python<'py>, dtype: DType, export: Export) -> PyResult<Bound<'py, PyAny>> {
-        self.import_by(py, self.way(py, dtype)?, export)
-    }
-
-    fn import_by<'py>(&self, py: Python<'py>, way: Way, export: Export) -> PyResult<Bound<'py, PyAny>> {
-        if let (Way::Exchange, Some(exchange)) = (way, &self.exchange)
+    pub(crate) fn import_by<'py>(
+        &self,
+        py: Python<'py>,
+        method: ImportMethod,
+        export: Export,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let (ImportMethod::Exchange, Some(exchange)) = (method, &self.exchange)
             && !CAPSULES_ONLY.is_on()
         {
             return exchange.import(py, export);
@@ -209,50 +154,46 @@ impl Torch {
         Ok(tensor)
     }
 
-    fn way(&self, py: Python<'_>, dtype: DType) -> PyResult<Way> {
-        let way = self.ways[index_of(dtype)].get_or_try_init(py, || self.find_way(py, dtype))?;
-        Ok(*way)
+    fn method(&self, py: Python<'_>, dtype: DType) -> PyResult<ImportMethod> {
+        let method = self.methods[index_of(dtype)].get_or_try_init(py, || self.find_method(py, dtype))?;
+        Ok(*method)
     }
 
-    /// Tries a small tensor: which dtypes torch's DLPack knows differs between its versions.
-    fn find_way(&self, py: Python<'_>, dtype: DType) -> PyResult<Way> {
+    /// Tries a small tensor, since versions of torch differ in the dtypes that their DLPack knows.
+    fn find_method(&self, py: Python<'_>, dtype: DType) -> PyResult<ImportMethod> {
         const PROBE_BYTES: usize = 16;
         let wanted = self.dtype_object(py, dtype)?;
-        let ways = if self.exchange.is_some() {
-            &[Way::Exchange, Way::Capsule][..]
+        let methods = if self.exchange.is_some() {
+            &[ImportMethod::Exchange, ImportMethod::Capsule][..]
         } else {
-            &[Way::Capsule]
+            &[ImportMethod::Capsule]
         };
-        for &way in ways {
+        for &method in methods {
             let item_bytes = item_bytes(dtype);
             let dims = Dims::from_slice(&[i64::try_from(PROBE_BYTES / item_bytes).expect("a few items")]);
             let owner = Owner::Words(vec![0; PROBE_BYTES / size_of::<i64>()].into());
             let export = Export::new(owner, DLDataType::from(dtype), item_bytes, &dims);
-            if let Ok(tensor) = self.import_by(py, way, export)
+            if let Ok(tensor) = self.import_by(py, method, export)
                 && tensor.getattr("dtype")?.is(&wanted)
                 && tensor.getattr("shape")?.eq(PyTuple::new(py, &dims)?)?
             {
-                return Ok(way);
+                return Ok(method);
             }
         }
-        Ok(Way::Bytes)
+        Ok(ImportMethod::Bytes)
     }
 }
 
-/// The tensor's storage, if it holds the `bytes` from `data` on. A failed `resize_` leaves a shape that it does not hold, and a freed storage
-/// (as FSDP leaves it) holds nothing.
+/// The tensor's storage, if it holds the `bytes` from `data` on. A failed `resize_` leaves a shape that it does not
+/// hold, and a freed storage (as FSDP leaves it) holds nothing.
 pub(crate) fn storage_of(tensor: &Bound<'_, PyAny>, data: usize, bytes: usize) -> PyResult<Option<Region>> {
     let py = tensor.py();
     // A tensor without a storage (a transform's, a wrapper's) has no memory of its own.
-    let Ok(storage) = tensor.call_method0(pyo3::intern!(py, "untyped_storage")) else {
+    let Ok(storage) = tensor.call_method0(intern!(py, "untyped_storage")) else {
         return Ok(None);
     };
-    let addr: usize = storage.call_method0(pyo3::intern!(py, "data_ptr"))?.extract()?;
-    let len: usize = storage.call_method0(pyo3::intern!(py, "nbytes"))?.extract()?;
+    let addr: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    let len: usize = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
     let holds = addr <= data && data - addr <= len && bytes <= len - (data - addr);
     Ok(holds.then_some(Region { addr, len }))
-}
-
-fn item_bytes(dtype: DType) -> usize {
-    usize::try_from(dtype.item_bytes()).expect("a few bytes")
 }

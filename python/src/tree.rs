@@ -1,10 +1,12 @@
-//! What a packed tree (the msgpack part of a value that is no tensor) holds, found without making objects and without recursion.
+//! What a packed tree (the msgpack part of a value that is no tensor) holds, found without making objects and without
+//! recursion.
 use pyo3::{exceptions::PyValueError, prelude::*};
 
-/// Most levels of containers inside each other. Reading takes no stack for them; freeing, hashing and comparing what was read does, in Python
-/// and numpy: so many fit into the smallest stacks that threads are given.
+/// Most levels of containers inside each other. Reading takes no stack for them; freeing, hashing and comparing what
+/// was read does, in Python and numpy: so many fit into the smallest stacks that threads are given.
 const LEVELS_MAX: usize = 1024;
-/// More levels for an array of objects than those of its packed form, which are two: numpy takes more than a KiB of stack to free each.
+/// More levels for an array of objects than those of its packed form, which are two: numpy takes more than a KiB of
+/// stack to free each.
 const OBJECT_ARRAY_LEVELS: usize = 8;
 
 /// Codes of the format's extension types; `tensorlease.codec` says what each is.

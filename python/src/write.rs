@@ -1,12 +1,13 @@
 //! Values from Python as objects to store, and tensors of Python as destinations.
 use crate::{
     dlpack::{self, DLDataType},
-    dtype::{DTypes, Resolved},
-    error::{config_error, named},
-    foreign::{self, ArrayView},
-    numpy::{self, Numpy},
-    shape::Specs,
-    torch::{self, Torch},
+    dtype::DTypes,
+    error::{named, refuse},
+    foreign,
+    numpy::{NUMPY, Numpy},
+    numpy_api::ArrayView,
+    shape::{Specs, dims_of},
+    torch::{TORCH, Torch, storage_of},
 };
 use pyo3::{
     prelude::*,
@@ -31,7 +32,7 @@ pub(crate) struct Values<'py, 'store> {
     specs: Specs,
     dtypes: DTypes,
     allow_pickle: bool,
-    /// Of the last tensor that was asked for it.
+    /// The storage of the last tensor that was asked for it.
     storage: Option<Region>,
 }
 
@@ -56,7 +57,7 @@ impl TensorMemory {
 /// What keeps the bytes of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
-    /// Nothing does, or nobody knows.
+    /// Nothing is known to keep them.
     Not,
     ByStorage,
     ByArena,
@@ -68,8 +69,8 @@ impl<'py, 'store> Values<'py, 'store> {
         Ok(Self {
             py,
             store,
-            torch: torch::imported(py)?,
-            numpy: numpy::imported(py)?,
+            torch: TORCH.imported(py)?,
+            numpy: NUMPY.imported(py)?,
             specs: Specs::default(),
             dtypes: DTypes::default(),
             allow_pickle,
@@ -90,16 +91,10 @@ impl<'py, 'store> Values<'py, 'store> {
                 Segment::Foreign
             };
             let segments = memory.foreign.map(segment).into_iter().collect();
-            return Ok((
-                PutItem {
-                    key,
-                    segments,
-                    kind: ObjectKind::Tensor(memory.spec),
-                },
-                None,
-            ));
+            let kind = ObjectKind::Tensor(memory.spec);
+            return Ok((PutItem { key, segments, kind }, None));
         }
-        let encode = self.python(&ENCODE, "tensorlease.codec", "encode")?;
+        let encode = ENCODE.import(self.py, "tensorlease.codec", "encode")?;
         let parts = encode.call1((value, named(&key), self.allow_pickle))?;
         let mut segments = Vec::new();
         let mut bytes = 0;
@@ -110,48 +105,36 @@ impl<'py, 'store> Values<'py, 'store> {
         }
         let meta = PyDict::new(self.py);
         meta.set_item("packed_size", bytes)?;
-        Ok((
-            PutItem {
-                key,
-                segments,
-                kind: ObjectKind::Packed,
-            },
-            Some(meta),
-        ))
+        let kind = ObjectKind::Packed;
+        Ok((PutItem { key, segments, kind }, Some(meta)))
     }
 
     /// One part of an encoded value: bytes, or an array or tensor that the codec made plain.
     fn segment(&mut self, part: Bound<'py, PyAny>, key: &str) -> PyResult<Foreign> {
-        match part.cast_into::<PyBytes>() {
-            Ok(bytes) => Ok(foreign::of_bytes(bytes)),
-            Err(error) => {
-                let part = error.into_inner();
-                if self.numpy.is_some_and(|numpy| numpy.is_plain(&part)) {
-                    let view = ArrayView::of(&part)?;
-                    // The codec keeps the byte order beside the bytes.
-                    if view.contiguous {
-                        return Ok(foreign::of_array(part, &view));
-                    }
-                } else if let Some(TensorMemory {
-                    foreign: Some(foreign), ..
-                }) = self.tensor(&part, key)?
-                {
-                    return Ok(foreign);
-                }
-                let message = format!("{}: the codec made a part that is no plain memory", named(key));
-                Err(config_error(self.py, &message))
+        let part = match part.cast_into::<PyBytes>() {
+            Ok(bytes) => return Ok(foreign::of_bytes(bytes)),
+            Err(error) => error.into_inner(),
+        };
+        if self.numpy.is_some_and(|numpy| numpy.is_plain(&part)) {
+            let view = ArrayView::of(&part)?;
+            // The codec keeps the byte order beside the bytes.
+            if view.contiguous {
+                return Ok(foreign::of_array(part, &view));
             }
+        } else if let Some(foreign) = self.tensor(&part, key)?.and_then(|memory| memory.foreign) {
+            return Ok(foreign);
         }
+        refuse!(self.py, "{}: the codec made a part that is no plain memory", named(key))
     }
 
-    /// The memory of a tensor or a numeric array; None: it is neither.
+    /// The memory of a tensor or a numeric array. None: it is neither.
     fn tensor(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
         if let Some(torch) = self.torch {
             if let Some(memory) = self.plain_tensor(torch, value, key)? {
                 return Ok(Some(memory));
             }
             if torch.is_tensor(value)? {
-                let prepare = self.python(&PREPARE_TENSOR, "tensorlease.torch_values", "prepare")?;
+                let prepare = PREPARE_TENSOR.import(self.py, "tensorlease.torch_values", "prepare")?;
                 let plain = prepare.call1((value, named(key)))?;
                 return self.prepared_tensor(torch, &plain, key).map(Some);
             }
@@ -162,12 +145,13 @@ impl<'py, 'store> Values<'py, 'store> {
         Ok(None)
     }
 
-    /// A tensor whose memory is its value: on the CPU, contiguous, nothing pending. None: look at it in Python.
+    /// A tensor whose memory is its value: it is on the CPU and contiguous, and nothing is pending. None: only Python
+    /// can tell.
     fn plain_tensor(&mut self, torch: &Torch, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
         let Some(exchange) = torch.plain(value) else {
             return Ok(None);
         };
-        // Err: sparse, meta, quantized... Python finds out which and says what to do.
+        // A sparse, meta or quantized tensor has no view. Python finds out which it is and says what to do.
         let Ok(view) = exchange.view(value) else {
             return Ok(None);
         };
@@ -181,14 +165,15 @@ impl<'py, 'store> Values<'py, 'store> {
         if spec.bytes() == 0 {
             return Ok(Some(TensorMemory::new(None, spec)));
         }
-        let bytes = usize::try_from(spec.bytes()).expect("the tensor is in memory");
-        // Not null, the dtype itself (torch exports 4-bit integers as bytes), all of it in its storage: else Python finds out what it is.
+        let len = usize::try_from(spec.bytes()).expect("the tensor is in memory");
+        // A null address, or another dtype than the exported one (torch exports 4-bit integers as bytes), is for Python
+        // to find out about.
         if view.data.is_null() || (dtype.item_bytes() == 1 && !torch.has_dtype(value, dtype)?) {
             return Ok(None);
         }
-        let (addr, len) = (view.data as usize, bytes);
+        let addr = view.data as usize;
         let held = self.held(value, Region { addr, len })?;
-        let foreign = (held != Held::Not).then(|| foreign::of_tensor(value.clone(), &view, bytes));
+        let foreign = (held != Held::Not).then(|| foreign::of_tensor(value.clone(), &view, len));
         Ok(foreign.map(|foreign| TensorMemory {
             foreign: Some(foreign),
             spec,
@@ -196,9 +181,10 @@ impl<'py, 'store> Values<'py, 'store> {
         }))
     }
 
-    /// What memory that lives holds the bytes of the tensor? Asking torch costs more than all the rest, so it is asked last.
+    /// What keeps the bytes of the tensor alive. Asking torch costs more than all the rest, so it is asked last.
     fn held(&mut self, value: &Bound<'py, PyAny>, bytes: Region) -> PyResult<Held> {
-        // Rows of one batch share its storage. What was taken of it before keeps it alive for this call, and no other storage lies in it.
+        // Rows of one batch share its storage. A row that was taken before keeps the storage alive for this call, and
+        // no other storage lies in it.
         if self.storage.is_some_and(|storage| storage.contains(bytes)) {
             return Ok(Held::ByStorage);
         }
@@ -206,94 +192,95 @@ impl<'py, 'store> Values<'py, 'store> {
         if self.store.owns(bytes) {
             return Ok(Held::ByArena);
         }
-        let Some(storage) = torch::storage_of(value, bytes.addr, bytes.len)? else {
+        let Some(storage) = storage_of(value, bytes.addr, bytes.len)? else {
             return Ok(Held::Not);
         };
         self.storage = Some(storage);
         Ok(Held::ByStorage)
     }
 
-    /// What `prepare` returned, without an exchange interface if need be.
+    /// The memory of what `prepare` returned, also where torch has no exchange interface for it.
     fn prepared_tensor(&mut self, torch: &Torch, plain: &Bound<'py, PyAny>, key: &str) -> PyResult<TensorMemory> {
         if let Some(memory) = self.plain_tensor(torch, plain, key)? {
             return Ok(memory);
         }
-        // A dtype or a torch that the exchange interface does not cover: the array of its bytes and its attributes tell the same.
+        // The exchange interface does not cover this dtype or this torch. The array of its bytes and its attributes
+        // tell the same.
         let resolved = self.dtypes.resolve(&plain.getattr("dtype")?, &|| named(key))?;
-        let dims = crate::shape::dims_of(&plain.getattr("shape")?, &|| named(key))?;
-        let spec = self.specs.of_dims(resolved.dtype, dims, || (self.py, named(key)))?;
+        let dims = dims_of(&plain.getattr("shape")?, &|| named(key))?;
+        let spec = self.specs.of_dims(self.py, resolved.dtype, &dims, &|| named(key))?;
         if spec.bytes() == 0 {
             return Ok(TensorMemory::new(None, spec));
         }
-        let bytes = self
-            .py
-            .import("tensorlease.torch_values")?
-            .call_method1("bytes_of", (plain,))?;
+        let values = self.py.import("tensorlease.torch_values")?;
+        let bytes = values.call_method1("bytes_of", (plain,))?;
         let view = ArrayView::of(&bytes)?;
         Ok(TensorMemory::new(Some(foreign::of_array(bytes, &view)), spec))
     }
 
     fn array(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
-        if let Some(memory) = self.array_as_it_lies(value, key)? {
-            return Ok(Some(memory));
+        // An array of numbers whose memory is its value needs no call of Python, once its dtype was seen.
+        let dtypes = &mut self.dtypes;
+        let known = |dtype: &Bound<'_, PyAny>| dtypes.resolved_before(dtype).map(|resolved| resolved.dtype);
+        let looked = self.numpy.and_then(|numpy| numpy.look(value, known));
+        if let Some((dtype, view)) = looked
+            && dtype != DType::Bool
+            && view.contiguous
+            && view.native
+        {
+            return self.of_array(value.clone(), &view, dtype, key).map(Some);
         }
         let dtype = value.getattr(pyo3::intern!(self.py, "dtype"))?;
-        // Text, dates, records, bools and long doubles are no tensors: the codec keeps them.
+        // Text, dates, records, bools and long doubles are no tensors. The codec keeps them.
         let numeric = match self.dtypes.resolved_before(&dtype) {
             Some(resolved) => resolved.dtype != DType::Bool,
-            None => self
-                .python(&IS_NUMERIC, "tensorlease.numpy_values", "is_numeric")?
-                .call1((dtype,))?
-                .is_truthy()?,
+            None => {
+                let is_numeric = IS_NUMERIC.import(self.py, "tensorlease.numpy_values", "is_numeric")?;
+                is_numeric.call1((dtype,))?.is_truthy()?
+            }
         };
         if !numeric {
             return Ok(None);
         }
         let (mut value, mut view) = (value.clone(), ArrayView::of(value)?);
         if !(view.contiguous && view.native) {
-            value = self
-                .python(&PREPARE_ARRAY, "tensorlease.numpy_values", "prepare")?
-                .call1((value,))?;
+            let prepare = PREPARE_ARRAY.import(self.py, "tensorlease.numpy_values", "prepare")?;
+            value = prepare.call1((value,))?;
             view = ArrayView::of(&value)?;
         }
         let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
-        let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
-        let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value, &view));
-        Ok(Some(TensorMemory::new(foreign, spec)))
+        self.of_array(value, &view, resolved.dtype, key).map(Some)
     }
 
-    /// An array of numbers, of a dtype seen before, whose memory is its value. None: look at it in Python.
-    fn array_as_it_lies(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<Option<TensorMemory>> {
-        let looked = self.numpy.and_then(|numpy| numpy.look(value));
-        let Some(looked) = looked.filter(|looked| looked.contiguous && looked.native) else {
-            return Ok(None);
-        };
-        let resolved = self.dtypes.resolved_before(&looked.dtype);
-        let Some(Resolved { dtype, .. }) = resolved.filter(|resolved| resolved.dtype != DType::Bool) else {
-            return Ok(None);
-        };
-        let spec = self.specs.of_view(self.py, dtype, &looked.shape, key)?;
-        let item_bytes = usize::try_from(dtype.item_bytes()).expect("a few bytes");
-        let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value.clone(), &(looked, item_bytes).into()));
-        Ok(Some(TensorMemory::new(foreign, spec)))
+    /// The memory of an array that is contiguous.
+    fn of_array(
+        &mut self,
+        array: Bound<'py, PyAny>,
+        view: &ArrayView,
+        dtype: DType,
+        key: &str,
+    ) -> PyResult<TensorMemory> {
+        let spec = self.specs.of_view(self.py, dtype, &view.shape, key)?;
+        let foreign = (spec.bytes() > 0).then(|| foreign::of_array(array, view));
+        Ok(TensorMemory::new(foreign, spec))
     }
 
-    /// The memory of a destination of `get_into`: plain, and writeable in place.
+    /// The memory of a destination of `get_into`, which must be contiguous and writeable in place.
     pub(crate) fn destination(&mut self, value: &Bound<'py, PyAny>, key: &str) -> PyResult<TensorMemory> {
         let refuse = |what: &str| {
-            let message = format!(
-                "destination of {} {what}; give a contiguous tensor or array in CPU memory",
-                named(key)
-            );
-            Err(config_error(self.py, &message))
+            let key = named(key);
+            refuse!(
+                self.py,
+                "destination of {key} {what}; give a contiguous tensor or array in CPU memory"
+            )
         };
         if let Some(torch) = self.torch
             && torch.is_tensor(value)?
         {
-            // Preparing may copy, and a copy is no destination: only what is plain already will do.
-            let checked = self.python(&PREPARE_TENSOR, "tensorlease.torch_values", "prepare")?;
+            // Preparing may copy, and a copy is no destination. A tensor that was copied is refused.
+            let checked = PREPARE_TENSOR.import(self.py, "tensorlease.torch_values", "prepare")?;
             let plain = checked.call1((value, named(key)))?;
-            // A subclass may have none, and say so in any way.
+            // A subclass may have no address, and may raise anything to say so.
             let lies_at = |tensor: &Bound<'py, PyAny>| tensor.call_method0("data_ptr")?.extract::<usize>();
             let same = matches!((lies_at(&plain), lies_at(value)), (Ok(a), Ok(b)) if a == b);
             return if same {
@@ -311,17 +298,10 @@ impl<'py, 'store> Values<'py, 'store> {
                 return refuse("is read-only");
             }
             let resolved = self.dtypes.resolve(&value.getattr("dtype")?, &|| named(key))?;
-            let spec = self.specs.of_view(self.py, resolved.dtype, &view.shape, key)?;
-            let foreign = (spec.bytes() > 0).then(|| foreign::of_array(value.clone(), &view));
-            return Ok(TensorMemory::new(foreign, spec));
+            return self.of_array(value.clone(), &view, resolved.dtype, key);
         }
         let kind = value.get_type().name()?;
         refuse(&format!("is a {kind}"))
-    }
-
-    fn python(&self, cell: &'static PyOnceLock<Py<PyAny>>, module: &str, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        let found = cell.get_or_try_init(self.py, || self.py.import(module)?.getattr(name).map(Bound::unbind))?;
-        Ok(found.bind(self.py).clone())
     }
 }
 
@@ -333,14 +313,14 @@ fn dtype_of(code: DLDataType) -> Option<DType> {
         .find(|dtype| DLDataType::from(*dtype) == code)
 }
 
-/// torch negates and conjugates lazily: the memory then holds another value than the tensor.
+/// torch negates and conjugates lazily. The memory then holds another value than the tensor.
 fn has_pending_sign(tensor: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
     let py = tensor.py();
     let complex = matches!(dtype, DType::C32 | DType::C64 | DType::C128);
     if complex && tensor.call_method0(pyo3::intern!(py, "is_conj"))?.is_truthy()? {
         return Ok(true);
     }
-    // Views of the imaginary part make real tensors with the bit set, of the types that complex numbers are made of.
+    // A view of an imaginary part is a real tensor with the bit set, of a type that complex numbers are made of.
     let signed = complex || matches!(dtype, DType::F16 | DType::F32 | DType::F64);
     Ok(signed && tensor.call_method0(pyo3::intern!(py, "is_neg"))?.is_truthy()?)
 }

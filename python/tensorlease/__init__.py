@@ -6,8 +6,6 @@
 >>> (a,) = store.get(["a"], [(2, 3)], [torch.float32])
 """
 
-from __future__ import annotations
-
 from importlib import metadata as _metadata
 
 from tensorlease.errors import (

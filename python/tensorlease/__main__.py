@@ -1,7 +1,5 @@
 """`python -m tensorlease` is the command `tensorlease`."""
 
-from __future__ import annotations
-
 import sys
 
 from tensorlease.cli import main

@@ -1,7 +1,5 @@
 """Blocking calls for asyncio, in threads of the store's own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

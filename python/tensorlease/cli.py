@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorlease as tl
-from tensorlease.bench.arguments import size, whole
-from tensorlease.bench.command import add_bench
-from tensorlease.bench.launch import EXIT_FAILED
-from tensorlease.standard_streams import fill_standard_streams
+from tensorlease._core import host_socket
+from tensorlease.bench.command import add_reads
+from tensorlease.host import HOST_URL, starts_daemon
+from tensorlease.option_values import size, whole
+from tensorlease.processes import fill_standard_streams
+from tensorlease.store import URL_VARIABLE
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_WHICH_DAEMON = "where it listens (default: the PATH of host:///PATH in TENSORLEASE_URL, else this user's place)"
+
+_SOCKET: dict[str, Any] = {
+    "metavar": "PATH",
+    "help": "where it listens (default: the PATH of host:///PATH in TENSORLEASE_URL, else this user's place)",
+}
+_JSON: dict[str, Any] = {"action": "store_true", "help": "print one JSON object"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status. 1: it failed or a check was missed, 2: wrong usage, 130: Ctrl-C."""
+    return run(parser(), arguments)
+
+
+def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Runs what the command's parser names as `run`."""
     fill_standard_streams()
-    options = _parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
         # None: the process was started without one.
         if sys.stdout is not None:
             sys.stdout.flush()
-    except tl.ConfigError as error:
-        return _complain(str(error), EXIT_USAGE)
-    except tl.Error as error:
-        return _complain(str(error), EXIT_FAILED)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            # The reader of our output went away; the interpreter must not complain about it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_FAILED
-        return _complain(str(error), EXIT_FAILED)
+        return status
+    except BrokenPipeError:
+        # The reader of our output went away; the interpreter must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (tl.Error, OSError) as error:
+        return _complain(str(error), EXIT_USAGE if isinstance(error, tl.ConfigError) else EXIT_FAILED)
     except KeyboardInterrupt:
         return _complain("interrupted", EXIT_INTERRUPTED)
-    return status
 
 
 def _complain(message: str, status: int) -> int:
@@ -50,122 +58,56 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tensorlease", description="Move tensors between the processes of a training job."
-    )
-    parser.add_argument("--version", action="version", version=f"tensorlease {tl.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    version = commands.add_parser("version", help="print the version")
-    version.set_defaults(run=_run_version)
-    _add_demo(commands)
-    _add_demo_mooncake(commands)
-    _add_doctor(commands)
-    _add_serve(commands)
-    _add_stats(commands)
-    _add_stop(commands)
-    add_bench(commands)
-    return parser
+def parser() -> argparse.ArgumentParser:
+    about = "Move tensors between the processes of a training job."
+    made = argparse.ArgumentParser(prog="tensorlease", description=about)
+    made.add_argument("--version", action="version", version=f"tensorlease {tl.__version__}")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
 
+    def command(name: str, run: Callable[[Any], int], told: str, **more: Any) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=told, **more)
+        added.set_defaults(run=run)
+        return added
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo", help="rollout and trainer over one store, and what each delivery costs")
-    demo.add_argument("--steps", type=whole(1), default=6, metavar="N", help="training steps (default 6)")
-    demo.add_argument(
-        "--samples", type=whole(2), default=512, metavar="N", help="samples per step, 2 to 6000 (default 512)"
+    command("version", _run_version, "print the version")
+    _add_doctor(
+        command("doctor", _run_doctor, "what would keep a store from working here, and the command that fixes it")
     )
-    demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the chart goes (default out)")
-    demo.add_argument("--engine", default="host://", metavar="URL", help="default host://, with a daemon of its own")
-    demo.add_argument("--seed", type=whole(0), default=0, metavar="N")
-    demo.set_defaults(run=_run_demo)
-
-
-def _add_demo_mooncake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo-mooncake", help="the same over a Mooncake cluster that it starts and stops")
-    demo.add_argument("--steps", type=whole(1), default=4, metavar="N", help="training steps (default 4)")
-    demo.add_argument(
-        "--samples", type=whole(2), default=256, metavar="N", help="samples per step, 2 to 6000 (default 256)"
-    )
-    demo.add_argument("--seed", type=whole(0), default=0, metavar="N")
-    demo.set_defaults(run=_run_demo_mooncake)
-
-
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    doctor = commands.add_parser(
-        "doctor", help="what would keep a store from working here, and the command that fixes it"
-    )
-    doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
-    doctor.add_argument(
-        "--max-bytes", type=size, default=1 << 30, metavar="SIZE", help="budget of the store (default 1GiB)"
-    )
-    doctor.add_argument(
-        "--metrics-port",
-        type=whole(1, 65535),
-        metavar="PORT",
-        help="of the Mooncake master, to learn how much memory is free",
-    )
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
-    doctor.set_defaults(run=_run_doctor)
-
-
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    serve = commands.add_parser("serve", help="the daemon of this host, whose arena and store all its processes share")
-    serve.add_argument(
-        "--max-bytes", type=size, metavar="SIZE", help="bound of all its memory (default: half of what is left here)"
-    )
-    serve.add_argument(
-        "--socket",
-        metavar="PATH",
-        help="where it listens (default: this user's place for host://, whatever TENSORLEASE_URL says)",
-    )
-    serve.add_argument(
-        "--engine",
-        default="embedded://",
-        metavar="URL",
-        help="what holds the objects: embedded:// (the daemon itself, the default) or mooncake://HOST:PORT?OPTIONS",
-    )
-    serve.add_argument("--keep", action="store_true", help="stay, however long there is no client and no object")
-    serve.set_defaults(run=_run_serve)
-
-
-def _add_stats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    stats = commands.add_parser(
-        "stats",
-        help="what the clients of this host's daemon hold and do",
-        description="What the clients of this host's daemon hold and do. A process's own counters are store.stats() there.",
-    )
+    _add_serve(command("serve", _run_serve, "the daemon of this host, whose arena and store all its processes share"))
+    described = "What the clients of this host's daemon hold and do. A process's own counters are store.stats() there."
+    stats = command("stats", _run_stats, "what the clients of this host's daemon hold and do", description=described)
     stats.add_argument("--host", action="store_true", help="of the host's daemon; must be said")
-    stats.add_argument("--socket", metavar="PATH", help=_WHICH_DAEMON)
-    stats.add_argument("--json", action="store_true", help="print one JSON object")
-    stats.set_defaults(run=_run_stats)
-
-
-def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    stop = commands.add_parser("stop", help="end this host's daemon, after saying what is lost with it")
-    stop.add_argument("--socket", metavar="PATH", help=_WHICH_DAEMON)
+    stats.add_argument("--socket", **_SOCKET)
+    stats.add_argument("--json", **_JSON)
+    stop = command("stop", _run_stop, "end this host's daemon, after saying what is lost with it")
+    stop.add_argument("--socket", **_SOCKET)
     stop.add_argument("--yes", action="store_true", help="ask nothing")
-    stop.set_defaults(run=_run_stop)
+    bench = commands.add_parser("bench", help="measure this machine")
+    add_reads(bench.add_subparsers(required=True, metavar="BENCHMARK"))
+    return made
+
+
+def _add_doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
+    budget = "budget of the store (default 1GiB)"
+    doctor.add_argument("--max-bytes", type=size, default=1 << 30, metavar="SIZE", help=budget)
+    port = "of the Mooncake master, to learn how much memory is free"
+    doctor.add_argument("--metrics-port", type=whole(1, 65535), metavar="PORT", help=port)
+    doctor.add_argument("--json", **_JSON)
+
+
+def _add_serve(serve: argparse.ArgumentParser) -> None:
+    bound = "bound of all its memory (default: half of what is left here)"
+    serve.add_argument("--max-bytes", type=size, metavar="SIZE", help=bound)
+    place = "where it listens (default: this user's place for host://, whatever TENSORLEASE_URL says)"
+    serve.add_argument("--socket", metavar="PATH", help=place)
+    engine = "what holds the objects: embedded:// (the daemon itself, the default) or mooncake://HOST:PORT?OPTIONS"
+    serve.add_argument("--engine", default="embedded://", metavar="URL", help=engine)
+    serve.add_argument("--keep", action="store_true", help="stay, however long there is no client and no object")
 
 
 def _run_version(_: argparse.Namespace) -> int:
     print(f"tensorlease {tl.__version__}")
-    return 0
-
-
-def _run_demo(options: argparse.Namespace) -> int:
-    _require_torch("demo")
-    from tensorlease.demo.story import DemoSettings, tell
-
-    tell(DemoSettings(options.engine, options.steps, options.samples, options.out, options.seed))
-    return 0
-
-
-def _run_demo_mooncake(options: argparse.Namespace) -> int:
-    _require_torch("demo-mooncake")
-    from tensorlease.demo.apart import Job
-    from tensorlease.demo.mooncake import tell
-
-    tell(Job(options.steps, options.samples, options.seed))
     return 0
 
 
@@ -186,13 +128,12 @@ def _run_serve(options: argparse.Namespace) -> int:
 
 def _run_stats(options: argparse.Namespace) -> int:
     from tensorlease import host
-    from tensorlease.host_asked import asked_place
 
     if not options.host:
         raise tl.ConfigError(
             "say `tensorlease stats --host` for this host's daemon; the counters of one process are store.stats() in that process"
         )
-    place = asked_place(options.socket, "tensorlease stats --host")
+    place = _asked_place(options.socket, "tensorlease stats --host")
     try:
         report = host.report(place)
     except tl.EngineUnavailable as error:
@@ -204,16 +145,30 @@ def _run_stats(options: argparse.Namespace) -> int:
 
 
 def _run_stop(options: argparse.Namespace) -> int:
-    from tensorlease.host_asked import asked_place
     from tensorlease.host_end import stop
 
-    place = asked_place(options.socket, "tensorlease stop")
+    place = _asked_place(options.socket, "tensorlease stop")
     return 0 if stop(place, asks=not options.yes) else EXIT_FAILED
 
 
-def _require_torch(command: str) -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise tl.ConfigError(f"tensorlease {command} needs torch, which is not installed: pip install torch")
+def _asked_place(socket: str | None, command: str) -> str:
+    """The socket of the daemon that `command` is about: where the user says, else that of the store that ``tensorlease.open()`` opens here.
+
+    :raises ConfigError: the environment names a store that has no daemon of this host. Another daemon than that of the user's job is not what was meant
+    """
+    url = os.environ.get(URL_VARIABLE)
+    if socket is not None or not url or starts_daemon(url):
+        return host_socket(socket)
+    path = url.removeprefix(HOST_URL).partition("?")[0].rstrip("/")
+    if not url.startswith(HOST_URL) or not path:
+        raise tl.ConfigError(
+            f"{URL_VARIABLE} is {url!r}, which names no daemon of this host; say --socket PATH, or unset the variable for this user's own "
+            f"daemon: env -u {URL_VARIABLE} {command}"
+        )
+    try:
+        return host_socket(path)
+    except tl.ConfigError as error:
+        raise tl.ConfigError(f"{URL_VARIABLE} is {url!r}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ Containers may lie inside each other up to `LEVELS_MAX` levels; an array of obje
 when it is read. Tuples, sets and arrays of objects are extension values whose content is a tree of its own; neither way enters them by recursion.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tensorlease.codec_format import ALIGN_BYTES, HEAD, LENGTH, MAGIC, VERSION

@@ -1,7 +1,5 @@
 """What writer and reader of `codec` share: the codes of the format, and how levels are entered without a stack."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Generator
 from typing import Any

@@ -1,36 +1,15 @@
 """A value that is no tensor from the bytes of its object; `codec` says what these are."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 import msgpack
 
+from tensorlease import codec_format as form
 from tensorlease import numpy_dtypes
 from tensorlease._core import count_extensions, dtype_names
-from tensorlease.codec_format import (
-    ALIGN_BYTES,
-    ARRAY,
-    BIG_INT,
-    COMPLEX,
-    FROZENSET,
-    HEAD,
-    LENGTH,
-    LONG_BYTES,
-    LONG_TEXT,
-    MAGIC,
-    OBJECT_ARRAY,
-    PICKLE,
-    SCALAR,
-    SET,
-    TENSOR,
-    TUPLE,
-    VERSION,
-    VIEW_BYTES_MIN,
-    inside_out,
-)
+from tensorlease.codec_format import inside_out
 from tensorlease.dtypes import numpy_dtype
 from tensorlease.errors import CodecError, ConfigError
 
@@ -50,22 +29,22 @@ class Reader:
 
     def value(self) -> Any:
         total = len(self._bytes)
-        if total < HEAD.size:
+        if total < form.HEAD.size:
             self._damaged("too short")
-        magic, version, count, tree_bytes = HEAD.unpack_from(self._bytes)
-        if magic != MAGIC:
+        magic, version, count, tree_bytes = form.HEAD.unpack_from(self._bytes)
+        if magic != form.MAGIC:
             self._damaged("it was not written by put()")
-        if version != VERSION:
+        if version != form.VERSION:
             self._damaged(
-                f"written in version {version} of the format, and this release reads {VERSION}; upgrade tensorlease"
+                f"written in version {version} of the format, and this release reads {form.VERSION}; upgrade tensorlease"
             )
-        tree_start = HEAD.size + LENGTH.size * count
+        tree_start = form.HEAD.size + form.LENGTH.size * count
         end = tree_start + tree_bytes
         if end > total:
             self._damaged("cut short")
         for index in range(count):
-            (length,) = LENGTH.unpack_from(self._bytes, HEAD.size + LENGTH.size * index)
-            start = end + (-end % ALIGN_BYTES if length else 0)
+            (length,) = form.LENGTH.unpack_from(self._bytes, form.HEAD.size + form.LENGTH.size * index)
+            start = end + (-end % form.ALIGN_BYTES if length else 0)
             end = start + length
             self._segments.append((start, length))
         if end != total:
@@ -87,7 +66,7 @@ class Reader:
         inside: list[tuple[int, int, bytes]] = []
 
         def known(code: int, data: bytes) -> Any:
-            if code == PICKLE:
+            if code == form.PICKLE:
                 value = self._unpickled(data)
             else:
                 if code not in _READ:
@@ -134,10 +113,14 @@ class Reader:
         dtype = numpy_dtypes.read(descr)
         start, length = self._segments[index]
         self._check(length, dtype.itemsize, shape)
-        if length >= VIEW_BYTES_MIN and not self._bytes.readonly:
+        if length >= form.VIEW_BYTES_MIN and not self._bytes.readonly:
             return numpy.ndarray(shape, dtype, self._owner, start)
+        return self._copied(index, dtype, shape)
+
+    def _copied(self, index: int, dtype: Any, shape: list[int]) -> Any:
+        numpy = self._numpy()
         array = numpy.empty(shape, dtype)
-        if length:
+        if array.nbytes:
             # Through bytes: not every dtype has a buffer format.
             array.reshape(-1).view(numpy.uint8)[:] = numpy.frombuffer(self.segment(index), numpy.uint8)
         return array
@@ -157,8 +140,12 @@ class Reader:
     def tensor(self, details: Any) -> Any:
         index, name, shape = details
         torch = self._torch()
+        _, length = self._segments[index]
         if torch is None:
-            return self._tensor_as_array(index, name, shape)
+            self._numpy()
+            as_numpy = numpy_dtype(name)
+            self._check(length, as_numpy.itemsize, shape)
+            return self._copied(index, as_numpy, shape)
         if name not in _DTYPES:
             self._damaged(f"a tensor of an unknown dtype {name!r:.40}; upgrade tensorlease")
         dtype = getattr(torch, name, None)
@@ -166,26 +153,15 @@ class Reader:
             raise ConfigError(
                 f"key {self._key!r} holds a tensor of {name}, which this torch lacks; install a newer one"
             )
-        _, length = self._segments[index]
         self._check(length, dtype.itemsize, shape)
         if length == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
         memory = self.segment(index)
-        is_view = length >= VIEW_BYTES_MIN and not memory.readonly
+        is_view = length >= form.VIEW_BYTES_MIN and not memory.readonly
         if memory.readonly:
             memory = memoryview(bytearray(memory))
         tensor = torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
         return tensor if is_view else tensor.clone()
-
-    def _tensor_as_array(self, index: int, name: str, shape: list[int]) -> Any:
-        numpy = self._numpy()
-        dtype = numpy_dtype(name)
-        _, length = self._segments[index]
-        self._check(length, dtype.itemsize, shape)
-        array = numpy.empty(shape, dtype)
-        if length:
-            array.reshape(-1).view(numpy.uint8)[:] = numpy.frombuffer(self.segment(index), numpy.uint8)
-        return array
 
     def _check(self, length: int, item_bytes: int, shape: list[int]) -> None:
         bytes_needed = item_bytes
@@ -215,17 +191,17 @@ class Reader:
 
 
 _READ: dict[int, Callable[[Reader, Any], Any]] = {
-    TUPLE: lambda _, items: tuple(items),
-    BIG_INT: lambda _, data: int.from_bytes(data, "little", signed=True),
-    SET: lambda _, items: set(items),
-    FROZENSET: lambda _, items: frozenset(items),
-    ARRAY: Reader.array,
-    OBJECT_ARRAY: Reader.object_array,
-    SCALAR: Reader.scalar,
-    TENSOR: Reader.tensor,
-    COMPLEX: lambda _, parts: complex(*parts),
-    LONG_BYTES: lambda reader, details: bytes(reader.segment(details[0])),
-    LONG_TEXT: lambda reader, details: str(reader.segment(details[0]), "utf-8", "surrogatepass"),
+    form.TUPLE: lambda _, items: tuple(items),
+    form.BIG_INT: lambda _, data: int.from_bytes(data, "little", signed=True),
+    form.SET: lambda _, items: set(items),
+    form.FROZENSET: lambda _, items: frozenset(items),
+    form.ARRAY: Reader.array,
+    form.OBJECT_ARRAY: Reader.object_array,
+    form.SCALAR: Reader.scalar,
+    form.TENSOR: Reader.tensor,
+    form.COMPLEX: lambda _, parts: complex(*parts),
+    form.LONG_BYTES: lambda reader, details: bytes(reader.segment(details[0])),
+    form.LONG_TEXT: lambda reader, details: str(reader.segment(details[0]), "utf-8", "surrogatepass"),
 }
 
 

@@ -1,7 +1,5 @@
 """A value that is no tensor as a tree and its segments; `codec` says what these are."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 from collections.abc import Callable, Generator
@@ -9,26 +7,12 @@ from typing import Any, NoReturn
 
 import msgpack
 
+from tensorlease import codec_format as form
 from tensorlease import numpy_dtypes
 from tensorlease._core import count_extensions, dtype_names
-from tensorlease.codec_format import (
-    ARRAY,
-    BIG_INT,
-    COMPLEX,
-    FROZENSET,
-    LONG_BYTES,
-    LONG_TEXT,
-    OBJECT_ARRAY,
-    PICKLE,
-    SCALAR,
-    SEGMENT_BYTES_MIN,
-    SET,
-    TENSOR,
-    TUPLE,
-    inside_out,
-)
+from tensorlease.codec_format import inside_out
+from tensorlease.dtypes import imported
 from tensorlease.errors import ConfigError, Error, with_article
-from tensorlease.imported import imported
 
 #: Types that are packed without a look inside. Integers too large for msgpack are extension values that hold bytes.
 _FLAT = {str, int, float, bool, type(None), bytes}
@@ -53,10 +37,10 @@ class Writer:
         self.segments: list[tuple[int, Any]] = []
 
     def tree(self, value: Any) -> bytes:
-        if type(value) is bytes and len(value) >= SEGMENT_BYTES_MIN:
-            value = self._long(LONG_BYTES, value)
-        elif type(value) is str and len(value) >= SEGMENT_BYTES_MIN:
-            value = self._long(LONG_TEXT, value.encode("utf-8", "surrogatepass"))
+        if type(value) is bytes and len(value) >= form.SEGMENT_BYTES_MIN:
+            value = self._long(form.LONG_BYTES, value)
+        elif type(value) is str and len(value) >= form.SEGMENT_BYTES_MIN:
+            value = self._long(form.LONG_TEXT, value.encode("utf-8", "surrogatepass"))
         packed: bytes = inside_out(self._packed, value)
         self._check(packed)
         return packed
@@ -87,7 +71,7 @@ class Writer:
 
         def unknown(item: Any) -> Any:
             code, content = self._opened(item)
-            if code == PICKLE:
+            if code == form.PICKLE:
                 extension = self._extension(code, content)
             elif _is_flat(content):
                 extension = self._extension(code, self._flat.pack(content))
@@ -130,7 +114,7 @@ class Writer:
         return msgpack.ExtType(code, packed)
 
     def _big_int(self, value: int) -> Any:
-        return self._extension(BIG_INT, self._pack(_SIMPLE[int][1](value), self._refuse))
+        return self._extension(form.BIG_INT, self._pack(_SIMPLE[int][1](value), self._refuse))
 
     def _opened(self, value: Any) -> tuple[int, Any]:
         """What msgpack does not know by itself, as an extension type's code and content."""
@@ -145,12 +129,14 @@ class Writer:
         if numpy is not None:
             plain = type(value) in (numpy.ndarray, numpy.memmap) or type(value) is _view_class()
             if plain and value.dtype == numpy.dtype(object):
-                return OBJECT_ARRAY, [list(value.shape), list(value.ravel())]
+                return form.OBJECT_ARRAY, [list(value.shape), list(value.ravel())]
             if plain or isinstance(value, numpy.generic):
                 why = numpy_dtypes.refusal(value.dtype)
                 if why is None:
                     return (
-                        self._array(value) if plain else (SCALAR, [numpy_dtypes.written(value.dtype), value.tobytes()])
+                        self._array(value)
+                        if plain
+                        else (form.SCALAR, [numpy_dtypes.written(value.dtype), value.tobytes()])
                     )
                 if not self._allow_pickle:
                     raise ConfigError(
@@ -158,7 +144,7 @@ class Writer:
                     )
         if self._allow_pickle:
             try:
-                return PICKLE, pickle.dumps(value, protocol=5)
+                return form.PICKLE, pickle.dumps(value, protocol=5)
             except MemoryError:
                 raise
             # Whatever an object's __reduce__ raises.
@@ -186,14 +172,14 @@ class Writer:
                 f"{self._name} is a tensor of dtype {dtype}, which is not stored; put tensor.view(torch.uint8)"
             )
         index = self._segment(plain.numel() * plain.element_size(), plain)
-        return TENSOR, [index, dtype, list(plain.shape)]
+        return form.TENSOR, [index, dtype, list(plain.shape)]
 
     def _array(self, value: Any) -> tuple[int, Any]:
         from tensorlease import numpy_values
 
         plain = numpy_values.bytes_of(value)
         descr = numpy_dtypes.written(value.dtype)
-        return ARRAY, [self._segment(plain.nbytes, plain), descr, list(value.shape)]
+        return form.ARRAY, [self._segment(plain.nbytes, plain), descr, list(value.shape)]
 
     def _long(self, code: int, data: bytes) -> Any:
         return self._extension(code, self._pack([self._segment(len(data), data)], self._refuse))
@@ -212,12 +198,12 @@ def _is_flat(content: Any) -> bool:
 
 #: Types of Python: how each becomes something that msgpack knows.
 _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
-    tuple: (TUPLE, list),
+    tuple: (form.TUPLE, list),
     # msgpack itself stores those of up to 64 bits.
-    int: (BIG_INT, lambda value: value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)),
-    set: (SET, list),
-    frozenset: (FROZENSET, list),
-    complex: (COMPLEX, lambda value: [value.real, value.imag]),
+    int: (form.BIG_INT, lambda value: value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)),
+    set: (form.SET, list),
+    frozenset: (form.FROZENSET, list),
+    complex: (form.COMPLEX, lambda value: [value.real, value.imag]),
 }
 
 

@@ -1,7 +1,5 @@
 """What a daemon says. A full disk, or an output that is closed or not read, ends no daemon."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

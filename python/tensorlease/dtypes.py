@@ -1,14 +1,21 @@
-"""dtypes by name: torch's names, which numpy (with ml_dtypes) shares."""
+"""dtypes by name: torch's names, which numpy (with ml_dtypes) shares. And which of the two this process has imported."""
 
-from __future__ import annotations
-
+import sys
 from typing import Any
 
 from tensorlease._core import dtype_names
 from tensorlease.errors import ConfigError, shown
-from tensorlease.imported import imported
 
 _NAMES = frozenset(dtype_names())
+
+
+def imported(name: str) -> Any:
+    """The module, or None where it is not there yet: no value can be of its types then, and none that is put makes this process import it.
+
+    While another thread imports it, the module stands in ``sys.modules`` without most of its names.
+    """
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 def resolve(dtype: Any, name: str) -> tuple[str, str]:

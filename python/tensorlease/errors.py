@@ -1,7 +1,5 @@
 """What goes wrong, as exceptions: one base class, one subclass per kind, with the built-in class that fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -22,7 +20,11 @@ class KeyFailure(NamedTuple):
 
 
 class Error(Exception):
-    """Base of everything that tensorlease raises."""
+    """``Error`` is the base of everything that tensorlease raises.
+
+    Each error is also the built-in class that it resembles. ``failures`` has a ``KeyFailure`` for every key that failed: ``key``, ``kind``,
+    ``code`` (the engine's own) and ``message``.
+    """
 
     #: Every key that failed; the message names the first few.
     failures: list[KeyFailure]
@@ -37,15 +39,15 @@ class Error(Exception):
 
 
 class KeyNotFound(Error, KeyError):
-    """A key is not in the store."""
+    """A key is not in the store; the message names up to ten, ``failures`` all."""
 
 
 class SizeMismatch(Error, ValueError):
-    """What is stored has another size, dtype or shape than was asked for."""
+    """What is stored has another size, dtype or shape than was asked for; the message has both. Nothing of it is handed out."""
 
 
 class ArenaExhausted(Error, MemoryError):
-    """The arena has no room; the attributes are bytes."""
+    """No memory within the budget, and no other way. ``asked``, ``free``, ``largest`` (free piece) and ``held`` (by live tensors) are bytes."""
 
     def __init__(self, message: str = "", *, asked: int = 0, free: int = 0, largest: int = 0, held: int = 0) -> None:
         super().__init__(message)
@@ -60,39 +62,40 @@ class ArenaExhausted(Error, MemoryError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """This process got no memory for the objects of a value, which lie outside the arena; nothing is wrong with the value."""
+    """This process has no memory left for the objects of a packed value; the stored bytes are as they were."""
 
 
 class OutOfStack(Error, RecursionError):
-    """The call was made from so deep in the program that Python's recursion limit ended it; nothing is wrong with the value."""
+    """Python's recursion limit ended the call, which was made from too deep in the program; the stored bytes are as they were."""
 
 
 class StoreFull(Error, MemoryError):
-    """The engine has no room for the values."""
+    """The engine has no room for the values, or one is larger than the whole ``--max-bytes`` of a daemon."""
 
 
 class TransferError(Error):
-    """The engine could not move the bytes of some keys; `failures` says why for each."""
+    """The engine could not move the bytes of some keys; ``failures`` says why for each."""
 
 
 class FallbackError(Error):
-    """With `strict=True`: a call would have left the fast path."""
+    """With ``strict=True``: a call can't go the way it was asked to; the message has the reason, ``failures`` the keys."""
 
 
 class EngineUnavailable(Error, ConnectionError):
-    """The engine can't be reached."""
+    """The engine can't be reached, or did not open."""
 
 
 class Timeout(Error, TimeoutError):  # noqa: N818 - named like the built-in class that it extends
-    """The call did not finish in time. What it held is given back, or stays in flight until the engine returns."""
+    """The call did not finish in time; from ``wait``, it names the missing keys. What the call held is given back, or stays in flight until the engine
+    returns. After a ``put`` that timed out, don't change its values until ``stats()["abandoned_running_calls"]`` is 0."""
 
 
 class Interrupted(Error):
-    """The call was ended early because its asyncio task was cancelled."""
+    """The call's asyncio task was cancelled."""
 
 
 class Closed(Error):
-    """The store is closed, was closed while the call waited or ran, or belongs to the process that this one was forked from."""
+    """The store is closed, was closed while the call waited or ran, or belongs to the parent of this forked process."""
 
 
 class ConfigError(Error, ValueError):
@@ -100,7 +103,7 @@ class ConfigError(Error, ValueError):
 
 
 class CodecError(Error, ValueError):
-    """The bytes under a key are no value that this version can read."""
+    """This version can't read the bytes under a key as a value."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

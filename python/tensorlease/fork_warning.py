@@ -5,22 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tensorlease._core import live_views
 
-if TYPE_CHECKING:
-    from tensorlease.store import Store
+
+class Watched(Protocol):
+    """What is asked of a store."""
+
+    @property
+    def closed(self) -> bool: ...
+    def stats(self) -> dict[str, float]: ...
+
 
 _logger = logging.getLogger("tensorlease")
 #: Stores whose arena a child inherits, and those whose arena it does not have.
-_inherited: weakref.WeakSet[Store] = weakref.WeakSet()
-_excluded: weakref.WeakSet[Store] = weakref.WeakSet()
+_inherited: weakref.WeakSet[Watched] = weakref.WeakSet()
+_excluded: weakref.WeakSet[Watched] = weakref.WeakSet()
 _process = os.getpid()
 _warned: set[str] = set()
 
 
-def watch(store: Store, *, excluded: bool) -> None:
+def watch(store: Watched, *, excluded: bool) -> None:
     """Counts what the store holds when this process forks.
 
     :param excluded: a child does not have the memory of its tensors

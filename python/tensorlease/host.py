@@ -1,7 +1,5 @@
 """One daemon per host: starting one where none runs, serving as one, and what it says about its clients."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -27,11 +25,10 @@ from tensorlease._core import (
     host_silent_seconds,
     host_socket,
 )
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.daemon_log import DaemonLog
 from tensorlease.errors import ConfigError, EngineUnavailable
-from tensorlease.processes import end_process
-from tensorlease.standard_streams import above_standard_streams, fill_standard_streams
+from tensorlease.processes import above_standard_streams, end_process, fill_standard_streams
+from tensorlease.sizes import format_bytes
 
 #: What a URL of this user's daemon, started where none runs, begins with.
 HOST_URL = "host://"
@@ -285,7 +282,6 @@ def is_absent(place: str) -> bool:
 
 
 def report_text(report: dict[str, Any]) -> str:
-    """A report as people read it."""
     if is_own_store(report):
         objects = f"{counted(report['objects'], 'object')} of {format_bytes(report['object_bytes'])}"
     else:

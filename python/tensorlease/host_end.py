@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tensorlease._core import host_holder
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.host import counted, is_absent, is_own_store, namespace_rows, report
 from tensorlease.processes import holds_open, is_stopped
+from tensorlease.sizes import format_bytes
 
 #: A daemon ends within two seconds, and within twelve where an engine behind it does not close.
 END_SECONDS = 20.0

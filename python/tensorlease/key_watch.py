@@ -1,8 +1,7 @@
 """Waiting for keys in asyncio: one look of a store for all tasks that wait."""
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import copy
 import os
 import threading
@@ -49,12 +48,9 @@ class _Waiter:
             else:
                 self.future.set_exception(error)
 
-        # A loop that is closed has no task any more that could wait.
-        if not self.loop.is_closed():
-            try:
-                self.loop.call_soon_threadsafe(end)
-            except RuntimeError:
-                return
+        # A loop that is closed refuses, and has no task any more that could wait.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(end)
 
 
 class KeyWatch:

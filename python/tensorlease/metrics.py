@@ -10,7 +10,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tensorlease.errors import ConfigError, Error, with_article
 from tensorlease.store import Store
@@ -57,7 +57,8 @@ GROWING = {
     "engine_write_calls": "Write calls made on the engine.",
     "register_calls": "Registrations made on the engine.",
     "registered_bytes": "Bytes of those registrations.",
-    "register_calls_per_read": "Registrations made for single reads and writes and not for slabs.",
+    "hot_path_register_calls": "Registrations made for single reads and writes and not for slabs.",
+    "register_calls_per_read": "The older name of hot_path_register_calls.",
     "slabs_made": "Slabs mapped, populated and registered.",
     "slabs_rebuilt": "Slabs made in place of empty ones that were given up.",
     "loans": "Leases of the engine's own pool (pool=store).",
@@ -89,23 +90,17 @@ _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _UNITS = ("bytes", "seconds")
 
 
-class _Watched(NamedTuple):
-    """One store under its labels; held weakly, so that metrics keep no store open."""
-
-    store: weakref.ref[Store]
-    labels: dict[str, str]
-
-
 class Registration:
-    """What :func:`register` gives back, to take the store out of the registry before it dies."""
+    """One store under its labels, to take it out of the registry before it dies. It is held weakly, so that metrics keep no store open."""
 
-    def __init__(self, collector: StoreCollector, watched: _Watched) -> None:
+    def __init__(self, collector: StoreCollector, store: Store, labels: dict[str, str]) -> None:
         self._collector = collector
-        self._watched = watched
+        self.store = weakref.ref(store)
+        self.labels = labels
 
     def unregister(self) -> None:
         """The store is no part of later scrapes. Idempotent."""
-        self._collector.forget(self._watched)
+        self._collector.forget(self)
 
 
 class StoreCollector:
@@ -114,12 +109,12 @@ class StoreCollector:
     def __init__(self) -> None:
         self._changing = threading.Lock()
         # Replaced whole, never changed: a scrape takes no lock that another thread could hold while the process forks.
-        self._watched: tuple[_Watched, ...] = ()
+        self._watched: tuple[Registration, ...] = ()
         self._scrapes = threading.local()
 
     def watch(self, store: Store, labels: dict[str, str]) -> Registration:
         """Adds a store; its labels must tell it from the others that are alive."""
-        watched = _Watched(weakref.ref(store), labels)
+        watched = Registration(self, store, labels)
         with self._changing:
             living = tuple(other for other in self._watched if other.store() is not None)
             if any(_series(other.labels) == _series(labels) for other in living):
@@ -128,9 +123,9 @@ class StoreCollector:
                     'register(store, labels={"role": "trainer"})'
                 )
             self._watched = (*living, watched)
-        return Registration(self, watched)
+        return watched
 
-    def forget(self, watched: _Watched) -> None:
+    def forget(self, watched: Registration) -> None:
         """Takes a store out."""
         with self._changing:
             self._watched = tuple(other for other in self._watched if other is not watched)
@@ -157,10 +152,10 @@ class StoreCollector:
             numbers = _numbers(store)
             is_open = numbers is not None and not store.closed
             families[OPEN_METRIC].add_sample(OPEN_METRIC, watched.labels, float(is_open))
-            for name in HELD_NOW:
-                _add(families, PREFIX + name, PREFIX + name, watched.labels, numbers, name)
-            for name in GROWING:
-                _add(families, PREFIX + name, f"{PREFIX}{name}_total", watched.labels, numbers, name)
+            for name, number in (numbers or {}).items():
+                if (family := families.get(PREFIX + name)) is not None:
+                    sample = PREFIX + name if name in HELD_NOW else f"{PREFIX}{name}_total"
+                    family.add_sample(sample, watched.labels, number)
         yield from families.values()
 
 
@@ -255,15 +250,3 @@ def _numbers(store: Store) -> Mapping[str, float] | None:
         return store.stats()
     except Error:
         return None
-
-
-def _add(
-    families: dict[str, Metric],
-    family: str,
-    sample: str,
-    labels: dict[str, str],
-    numbers: Mapping[str, float] | None,
-    name: str,
-) -> None:
-    if numbers is not None and name in numbers:
-        families[family].add_sample(sample, labels, numbers[name])

@@ -1,7 +1,5 @@
 """dtypes of numpy arrays that are no tensors: written down as numpy's own file format does, and read again."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """numpy arrays on their way into the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

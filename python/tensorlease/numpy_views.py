@@ -1,7 +1,5 @@
 """The class of arrays that lie where the host's store keeps them."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

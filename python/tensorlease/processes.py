@@ -1,17 +1,17 @@
-"""Processes that this one has started."""
-
-from __future__ import annotations
+"""Processes that this one has started, what they do, and the standard streams that they begin with."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 END_SECONDS = 5.0
+#: The first descriptor that is no standard stream.
+FIRST = 3
 #: State of a listening socket in the kernel's tables.
 _LISTEN = "0A"
 
@@ -28,19 +28,6 @@ def end_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) ->
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def stop_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) -> None:
-    """SIGSTOP. Returns once each of its threads stands still; SIGCONT lets them go on.
-
-    :raises TimeoutError: one does not within so many seconds
-    """
-    process.send_signal(signal.SIGSTOP)
-    deadline = time.monotonic() + seconds
-    while not is_stopped(process.pid):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process {process.pid} does not stop")
-        time.sleep(0.001)
 
 
 def is_stopped(pid: int) -> bool:
@@ -103,3 +90,23 @@ def _listening(port: int) -> list[str]:
                 if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
                     found.append(fields[9])
     return found
+
+
+def fill_standard_streams() -> None:
+    """Opens the null device for each standard stream that is closed: nothing that is opened later takes its number.
+
+    For processes of this package's own. Others may have closed theirs on purpose, to open something else there.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < FIRST:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+
+
+def above_standard_streams(descriptor: int) -> int:
+    """The same open file under a number of `FIRST` or more."""
+    if descriptor >= FIRST:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST)
+    finally:
+        os.close(descriptor)

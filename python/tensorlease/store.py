@@ -8,7 +8,6 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tensorlease import fork_warning, host
@@ -33,6 +32,8 @@ SECONDS_MAX = 1e12
 
 _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
+#: Arguments by name, which go on to the core as they are.
+_How = dict[str, Any]
 
 
 def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands beside
@@ -56,27 +57,25 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
 
     Sizes are bytes as an int, or text such as ``"64MiB"``.
 
-    :param url: the engine and its options; default: the environment variable ``TENSORLEASE_URL``, else ``host://``: the store that all
-        processes of this user on this host share, whose daemon is started where none runs. ``host:///PATH`` is the daemon at that socket, and is never
-        started; ``embedded://`` is private to this ``open``
-    :param max_bytes: bound of the arena, the memory that reads land in; checked against the memory there is
-    :param readers: threads that run transfers, 1 to 256. No more run than the engine gains from: 4, and on ``embedded://`` and ``host://`` no more
-        than there are cores; the log line at open says how many
-    :param delivery: how bytes reach the caller where a read does not say: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena),
-        ``"copied"`` (into recycled memory), or ``"register-per-call"`` (the baseline of benchmarks)
+    :param url: the engine and its options. None: the environment variable ``TENSORLEASE_URL``, else ``host://``, the store that all processes of
+        this user on this host share. ``host://`` starts its daemon where none runs, ``host:///PATH`` never does. ``embedded://`` is private to
+        this ``open``
+    :param max_bytes: bound of the arena, the memory that reads land in; at most what the machine has left
+    :param readers: threads that run transfers, 1 to 256. At most 4 run, on ``embedded://`` and ``host://`` at most one per core; the log line at
+        open says how many
+    :param delivery: the default for reads: ``"auto"``, ``"leased"`` (a tensor owns its block of the arena), ``"copied"`` (into recycled memory), or
+        ``"register-per-call"`` (the baseline of benchmarks)
     :param strict: True: a call that can't go the way it was asked to is a ``FallbackError`` that names the reason
-    :param namespace: prefix of all keys, which ends with ``/`` (one is added if need be); ``clear`` empties it alone, with those inside it
-    :param prewarm: bytes of the arena that are made at once and not by the first reads; at most ``max_bytes``
-    :param bounce_bytes: part of ``max_bytes`` kept for copied reads and for writing, which tensors can't lease; default an eighth, at least 8 MiB,
+    :param namespace: prefix of all keys; a ``/`` is added at its end if need be. ``clear`` removes the keys of this namespace and those inside it
+    :param prewarm: bytes of the arena that ``open`` makes, instead of the first reads; at most ``max_bytes``
+    :param bounce_bytes: part of ``max_bytes`` kept for copied reads and for writes, which tensors can't lease; default an eighth, at least 8 MiB,
         at most half
     :param copy_cache_bytes: bound of the recycled memory that copies land in, beside ``max_bytes``; default half of ``max_bytes``
     :param quarantine_bytes: most bytes set aside because a failed transfer may still write them; default ``max_bytes``
-    :param batch_keys: keys of one batch where the released TransferQueue client's way is followed: ``register-per-call``, and
-        ``mooncake://...?pool=store``
+    :param batch_keys: keys per batch of ``register-per-call`` and of ``mooncake://...?pool=store``
     :param retries: tries after the first, for faults that pass
-    :param fork: what a forked child sees of the arena: ``"inherit"`` (its tensors stay readable there) or ``"exclude"`` (a child that touches them
-        ends by SIGSEGV). None: ``"exclude"`` on ``host://``, whose memory is shared with other processes, and which refuses ``"inherit"``;
-        ``"inherit"`` elsewhere. Start a torch ``DataLoader`` whose workers read such tensors with ``multiprocessing_context="spawn"``
+    :param fork: what a forked child sees of the arena: ``"inherit"`` (tensors stay readable there) or ``"exclude"`` (touching them there is a SIGSEGV).
+        None: ``"exclude"`` on ``host://``, which refuses ``"inherit"``, else ``"inherit"``
     :param call_timeout: seconds after which a call without a ``timeout`` of its own ends; more than 0
     :raises ConfigError: the URL or an option is wrong, or asks for more than the machine has; the message names it
     :raises EngineUnavailable: the engine did not open, or did not register the first memory (locked memory too low, io_uring refused)
@@ -104,11 +103,11 @@ def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands b
 class Store:
     """Tensors and other values under keys. Made by :func:`tensorlease.open`; all methods may be called from any thread.
 
-    ``timeout`` is in seconds everywhere, at least 0; None: the ``call_timeout`` of ``open``, 600 s by default. A call that is not done
-    by then raises ``Timeout``. 0 waits for nothing: what the engine does at once is still done, anything else is a ``Timeout``.
+    ``timeout`` is in seconds, at least 0. None is the ``call_timeout`` of ``open``, 600 s by default. A call that is not done by then raises
+    ``Timeout``. With 0 the engine's immediate answer still counts; anything else is a ``Timeout``.
 
-    Besides what each method names, every call may raise ``ConfigError`` (an argument is wrong; nothing was done), ``Closed``,
-    ``EngineUnavailable``, and in asyncio ``Interrupted``.
+    Every call may also raise ``ConfigError`` (an argument is wrong; nothing was done), ``Closed``, ``EngineUnavailable``, and in asyncio
+    ``Interrupted``.
     """
 
     def __init__(self, *_arguments: Any, **_settings: Any) -> None:
@@ -139,32 +138,31 @@ class Store:
     ) -> list[dict[str, int] | None]:
         """Stores one value per key; replaces what is there.
 
-        Tensors and numeric numpy arrays are stored as tensors, by value; everything else by the codec (``tensorlease.codec``).
+        Tensors and numeric numpy arrays are stored as tensors, by value; all other values are packed, without pickle.
 
-        :param keys: each once: a key that stands twice is a ``ConfigError``, and nothing is stored
-        :param delivery: ``"auto"`` or None: where the engine needs registered memory, that of the arena goes as it lies and all other is staged;
-            elsewhere all goes as it lies. ``"register-per-call"``: the baseline of benchmarks, the values' own memory is registered for the call
+        :param keys: each once; a repeated key is a ``ConfigError``, and nothing is stored
+        :param delivery: ``"auto"`` or None: where the engine needs registered memory, tensors of the arena are sent in place and others are staged;
+            elsewhere all are sent in place. ``"register-per-call"``: the values' own memory is registered for the call (the baseline of benchmarks)
         :param allow_pickle: also store objects of any other type, by pickle
         :returns: per key None for a tensor, ``{"packed_size": bytes}`` for another value: what ``get`` takes as ``custom_backend_meta``
-        :raises StoreFull: the engine has no room (on ``host://`` with a ``timeout``: nor had it until then); ``failures`` has the keys that are
-            not stored, the others are
+        :raises StoreFull: the engine has no room; with a ``timeout`` on ``host://`` it had none until then. ``failures`` has the keys that are
+            not stored; the others are stored
         :raises TransferError: the engine refused some keys, or failed after the retries; the others are stored
         :raises FallbackError: with ``strict``, a value would need a registration of its own
-        :raises Timeout: which of the values are stored is then unknown. Transfers that run go on, and read the values' own memory where it is not
-            copied first: leave the values as they are until ``stats()["abandoned_running_calls"]`` is 0 (dropping them is fine: the
-            store keeps what it still reads), or what is stored may be a mixture. The same after Ctrl-C and a cancelled ``aput``
+        :raises Timeout: it is unknown which values are stored. Running transfers may still read the values' own memory: don't change the values until
+            ``stats()["abandoned_running_calls"]`` is 0, or a mixture may be stored. Dropping them is fine. The same holds after Ctrl-C and a
+            cancelled ``aput``
         """
-        return self._core.put(
-            keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=None
-        )
+        how: _How = {"delivery": delivery, "allow_pickle": allow_pickle, "timeout": timeout}
+        return self._core.put(keys, values, **how, interrupt=None)
 
     def empty(self, shape: Any, dtype: Any, *, timeout: float | None = None) -> Any:
-        """A tensor in the arena, contents unspecified: ``put`` of it needs no registration, and no copy but into the store.
+        """Makes a tensor in the arena, contents unspecified. ``put`` of it needs no registration, and no copy but the one into the store.
 
         :param shape: a tuple, list, ``torch.Size`` or int
         :param dtype: torch's (a torch tensor comes back), numpy's (a numpy array) or a name (torch's where torch is installed)
         :param timeout: seconds to wait where the arena has to grow for it; None: ``call_timeout``
-        :raises ArenaExhausted: the budget has no such block now; there is no other way to make one
+        :raises ArenaExhausted: the budget has no such block now
         :raises Timeout: the arena has not grown in that time
         """
         return self._core.empty(shape, dtype, timeout=timeout)
@@ -185,43 +183,34 @@ class Store:
     ) -> list[Any]:
         """Reads one value per key, each in memory of its own: all of them, or none and an error.
 
-        :param keys: a key that stands twice is fetched once and delivered twice, in memory of its own each time
+        :param keys: a repeated key is fetched once and delivered each time, in memory of its own
         :param shapes: a shape per key (tuple, ``torch.Size``, list, or one int); None with engines that know it
-        :param dtypes: a dtype per key, or one for all: torch's (a torch tensor comes back), numpy's (a numpy array comes back) or a name
-            (a torch tensor where torch is installed, else a numpy array). None for one key: a value that is no tensor;
-            what is stored as a tensor comes back as a numpy array. No dtypes at all: whatever is stored, tensors as for a name
-        :param custom_backend_meta: what ``put`` returned, needed for values that are no tensors where the engine does not know their size
+        :param dtypes: a dtype per key, or one for all: torch's gives a torch tensor, numpy's a numpy array, a name a torch tensor where torch is
+            installed, else a numpy array. None for one key: a value that is not a tensor; a stored tensor comes as a numpy array. No dtypes at
+            all: values as they are stored, tensors as for a name
+        :param custom_backend_meta: what ``put`` returned; needed for values other than tensors where the engine does not know their size
         :param delivery: ``"auto"``, ``"leased"``, ``"copied"`` or ``"register-per-call"``; None: the store's default
-        :param allow_pickle: unpickle objects, which runs code from whoever wrote them
-        :param view: True: nothing is copied. Tensors come as read-only numpy arrays that lie where the store keeps them (``host://`` only). An
-            array's object stays as it is, and keeps its memory, until the array and all that is made from it are gone, also when it is replaced
-            or removed meanwhile. Of a dtype that numpy lacks, ``ml_dtypes`` must be installed. A forked child must not touch them.
-            ``torch.from_dlpack`` of one is a ``BufferError``, since torch would let you write into it; what is computed from one is yours
+        :param allow_pickle: unpickle objects, which runs code that their writer chose
+        :param view: True, on ``host://`` only: nothing is copied. Tensors come as read-only numpy arrays that lie where the store keeps them. The
+            stored object keeps its memory and its bytes until the array and all views of it are gone, also when it is replaced or removed
+            meanwhile. A dtype that numpy lacks needs ``ml_dtypes``. A forked child must not touch the arrays. ``torch.from_dlpack`` of one is a
+            ``BufferError``, since torch would let you write into it
         :returns: the values in the order of the keys
         :raises KeyNotFound: at least one key is missing; ``failures`` has every key that failed
         :raises SizeMismatch: what is stored has another dtype, shape or size; the message has both
         :raises ArenaExhausted: no memory within the budget, and no other way
         :raises TransferError: the engine failed after the retries; ``failures`` says why for each key
         :raises FallbackError: with ``strict``, a value can't be delivered the way that was asked
-        :raises CodecError: the bytes of a value that is no tensor are damaged
-        :raises OutOfMemory: this process has no memory left for the objects of a value that is no tensor
+        :raises CodecError: the bytes of a packed value are damaged
+        :raises OutOfMemory: this process has no memory left for the objects of a packed value
         """
         if _flag(view, "view"):
             if delivery is not None:
                 raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={shown(delivery)}")
-            return self._core.view(
-                keys, shapes, dtypes, custom_backend_meta, timeout=timeout, allow_pickle=allow_pickle, interrupt=None
-            )
-        return self._core.get(
-            keys,
-            shapes,
-            dtypes,
-            custom_backend_meta,
-            delivery=delivery,
-            timeout=timeout,
-            allow_pickle=allow_pickle,
-            interrupt=None,
-        )
+            how: _How = {"timeout": timeout, "allow_pickle": allow_pickle}
+            return self._core.view(keys, shapes, dtypes, custom_backend_meta, **how, interrupt=None)
+        how = {"delivery": delivery, "timeout": timeout, "allow_pickle": allow_pickle}
+        return self._core.get(keys, shapes, dtypes, custom_backend_meta, **how, interrupt=None)
 
     def get_batch(
         self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
@@ -231,7 +220,7 @@ class Store:
         :param shape: a tuple, ``torch.Size`` or int: the shape of every row, and the result is one tensor ``(n, *shape)``. A list with the shape of
             each row (they may differ in the first dimension): the result is one jagged ``torch.nested`` tensor, also where all are equal
         :param dtype: of all rows, as for ``get``; never None. A numpy dtype gives a numpy array, which can't be jagged
-        :param keys: a key that stands twice is fetched once and stands in both rows
+        :param keys: a repeated key is fetched once and fills each of its rows
         :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError, FallbackError: as ``get``
         """
         (batch,) = self._batches({"": (keys, shape, dtype)}, delivery, timeout, None).values()
@@ -262,7 +251,7 @@ class Store:
         The bytes land in the arena and are copied from there once the transfer that brought them has ended. Autograd sees the tensors as
         changed in place without recording it. After an error, some of the destinations may be filled.
 
-        :param tensors: one per key, in CPU memory, writable, none overlapping another; a key that stands twice fills both
+        :param tensors: one per key, in CPU memory, writable, none overlapping another; a repeated key fills each of them
         :param direct: transfers write straight into the caller's memory, which may then still change after a ``Timeout``
         :raises KeyNotFound, SizeMismatch, ArenaExhausted, TransferError: as ``get``
         """
@@ -291,7 +280,7 @@ class Store:
     # ---- keys ---------------------------------------------------------------------------------------------------------------
 
     def contains(self, keys: Iterable[str], *, timeout: float | None = None) -> list[bool]:
-        """Which keys are there: one bool per key, in their order.
+        """Says which keys are there: one bool per key, in their order.
 
         :raises TransferError: the engine could not tell for some keys
         """
@@ -307,14 +296,14 @@ class Store:
         self._core.wait(keys, timeout=timeout, interrupt=None)
 
     def remove(self, keys: Iterable[str], *, timeout: float | None = None) -> int:
-        """Removes keys; returns how many were there. Missing keys are fine, and a key that stands twice counts once.
+        """Removes keys; returns how many were there. Missing keys are fine, and a repeated key counts once.
 
         :raises TransferError: the engine refused some keys; the others are gone
         """
         return self._core.remove(keys, timeout=timeout, interrupt=None)
 
     def clear(self, *, timeout: float | None = None) -> int:
-        """Removes every key of the namespace (without one: every key of the engine); returns how many were there.
+        """Removes every key of the namespace; returns how many were there. Without a namespace it empties the engine (Mooncake refuses that).
 
         :raises TransferError: the engine refused
         """
@@ -335,11 +324,8 @@ class Store:
         timeout: float | None = None,
     ) -> list[dict[str, int] | None]:
         """``put`` for asyncio."""
-        return await self._run(
-            lambda interrupt: self._core.put(
-                keys, values, delivery=delivery, allow_pickle=allow_pickle, timeout=timeout, interrupt=interrupt
-            )
-        )
+        how: _How = {"delivery": delivery, "allow_pickle": allow_pickle, "timeout": timeout}
+        return await self._run(lambda interrupt: self._core.put(keys, values, **how, interrupt=interrupt))
 
     async def aget(
         self,
@@ -353,27 +339,16 @@ class Store:
         allow_pickle: bool = False,
     ) -> list[Any]:
         """``get`` for asyncio."""
-        return await self._run(
-            lambda interrupt: self._core.get(
-                keys,
-                shapes,
-                dtypes,
-                custom_backend_meta,
-                delivery=delivery,
-                timeout=timeout,
-                allow_pickle=allow_pickle,
-                interrupt=interrupt,
-            )
-        )
+        what = (keys, shapes, dtypes, custom_backend_meta)
+        how: _How = {"delivery": delivery, "timeout": timeout, "allow_pickle": allow_pickle}
+        return await self._run(lambda interrupt: self._core.get(*what, **how, interrupt=interrupt))
 
     async def aget_batch(
         self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
     ) -> Any:
         """``get_batch`` for asyncio."""
-        batches = await self._run(
-            lambda interrupt: self._batches({"": (keys, shape, dtype)}, delivery, timeout, interrupt)
-        )
-        return batches[""]
+        field = {"": (keys, shape, dtype)}
+        return (await self._run(lambda interrupt: self._batches(field, delivery, timeout, interrupt)))[""]
 
     async def aget_batches(
         self,
@@ -391,20 +366,11 @@ class Store:
         """``get_into`` for asyncio."""
         destinations = listed(tensors, "tensors")
         with _marking_written(destinations):
-            await self._run(
-                lambda interrupt: self._core.get_into(
-                    keys, destinations, direct=direct, timeout=timeout, interrupt=interrupt
-                )
-            )
+            how: _How = {"direct": direct, "timeout": timeout}
+            await self._run(lambda interrupt: self._core.get_into(keys, destinations, **how, interrupt=interrupt))
 
     async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
-        """``wait`` for asyncio. It holds no thread while it waits, so any number of tasks may wait at a time: one thread of the store looks for the
-        keys of all of them at once.
-
-        :param timeout: seconds; 0: looks once
-        :raises Timeout: at least one key was not there in time; the message and ``failures`` name those that were missing
-        :raises Closed: also when the store is closed meanwhile
-        """
+        """``wait`` for asyncio, with the same arguments and errors. Any number of tasks may wait: one thread of the store looks for all their keys."""
         checked, seconds = self._core.check_wait(keys, timeout=timeout)
         await self._async_calls.keys.wait(checked, seconds)
 
@@ -418,7 +384,7 @@ class Store:
     # ---- the store itself ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, float]:
-        """Counters since open: flat, numbers only, with the unit in the name. Also answers after ``close``.
+        """Returns the counters since open: flat, numbers only, with the unit in the name. It also answers after ``close``.
 
         :raises Closed: in a forked child
         """
@@ -427,21 +393,19 @@ class Store:
         return numbers
 
     def trim(self) -> int:
-        """Gives memory that nothing uses back to the system, on ``host://`` to the host's arena; returns how many bytes. Later reads make new memory.
+        """Gives unused memory back to the system, on ``host://`` to the daemon; returns how many bytes. Later reads make new memory.
 
-        A refusal of memory that a read has met is forgotten, so that the next one asks again.
+        It also forgets that memory was refused, so the next read asks again.
 
         :raises Closed: after ``close``, and in a forked child
         """
         return self._core.trim()
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Closes the store, waiting at most `timeout` seconds for running calls. Tensors that are alive stay valid.
+        """Closes the store. Waits at most ``timeout`` seconds for running calls; 0 waits for none. Live tensors stay valid.
 
-        Ends asyncio calls early. What still runs after `timeout` keeps its memory until the engine returns; the engine itself gets at
-        least half a second to close. 0 waits for no call.
-
-        Does nothing where it is closed already, and in a forked child.
+        Asyncio calls end early. A call that still runs after ``timeout`` keeps its memory until the engine returns. The engine gets at least half a
+        second to close. ``close`` does nothing on a closed store and in a forked child.
         """
         _close(self._core, self._async_calls, timeout)
         self._finalizer.detach()
@@ -459,9 +423,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -478,7 +440,7 @@ class Store:
 
 
 def warm_up_jagged() -> None:
-    """Makes torch import what its first nested tensor needs, which takes 0.5 to 2 seconds: at a time of your choice, not in the first batch.
+    """Makes torch import what its first nested tensor needs, so that the first batch does not wait 0.5 to 2 seconds for it.
 
     :raises ConfigError: torch is not installed
     """

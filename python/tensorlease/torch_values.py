@@ -1,7 +1,5 @@
 """torch tensors on their way into the store, and jagged batches on their way out. Only imported where torch is installed."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator

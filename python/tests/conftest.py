@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import tensorlease as tl
-from tensorlease import mooncake_cluster
+from tensorlease import mooncake_master
 
 URL = "embedded://?capacity=256MiB"
 #: Makes `import torch` fail as where it is not installed.
@@ -42,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
-        ports, count = mooncake_cluster._QUIET_PORTS, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        mooncake_cluster._QUIET_PORTS = ports[int(worker.removeprefix("gw")) :: count]
+        ports, count = mooncake_master._QUIET_PORTS, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        mooncake_master._QUIET_PORTS = ports[int(worker.removeprefix("gw")) :: count]
 
 
 @pytest.fixture(scope="session")

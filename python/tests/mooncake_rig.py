@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, SegmentOwner, master_binary
+from bench.cluster import Master, SegmentOwner
+from tensorlease.mooncake_master import master_binary
 
 #: How long a condition may take that another process brings about.
 PATIENCE_SECONDS = 20.0

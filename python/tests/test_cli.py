@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
@@ -18,10 +19,14 @@ pytest.importorskip("torch")
 from host_rig import place, served
 
 import tensorlease as tl
-from tensorlease.bench import alternation, machine, opening, writes
-from tensorlease.bench.command import MODE_NAMES, WRITE_MODE_NAMES
-from tensorlease.bench.modes import MODES, STORE_POOL
-from tensorlease.cli import main
+from bench import writes
+from bench.command import WRITE_MODE_NAMES
+from bench.command import main as bench
+from tensorlease.bench import machine, opening, reading
+from tensorlease.bench.command import MODE_NAMES
+from tensorlease.bench.reading import MODES, STORE_POOL
+from tensorlease.bench.workload import NAMED
+from tensorlease.cli import main, parser
 
 ROW_FIELDS = {
     "shape",
@@ -126,7 +131,7 @@ def test_reads_draws_a_chart(tmp_path: Path) -> None:
     assert status == 0
     assert chart.read_bytes().startswith(b"\x89PNG")
     chart.unlink()
-    assert main(["bench", "plot", str(tmp_path / "reads.json"), str(chart)]) == 0
+    assert bench(["plot", str(tmp_path / "reads.json"), str(chart)]) == 0
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
@@ -134,7 +139,7 @@ def test_reads_draws_a_chart(tmp_path: Path) -> None:
 def test_an_interrupted_run_keeps_what_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measure, calls = alternation.warm_then_timed, []
+    measure, calls = reading.warm_then_timed, []
 
     def interrupted_at_the_fourth(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -142,7 +147,7 @@ def test_an_interrupted_run_keeps_what_it_measured(
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(alternation, "warm_then_timed", interrupted_at_the_fourth)
+    monkeypatch.setattr(reading, "warm_then_timed", interrupted_at_the_fourth)
     status, report = run_reads(tmp_path, "--modes", "leased,copied")
     assert status == 130
     assert report["complete"] is False
@@ -152,7 +157,7 @@ def test_an_interrupted_run_keeps_what_it_measured(
 
 def test_ctrl_c_ends_the_process_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "reads.json"
-    command = [sys.executable, "-m", "tensorlease.cli", "bench", "pairs", "--shapes", "16x1MiB", "--pairs", "1000000"]
+    command = [sys.executable, "-m", "tensorlease", "bench", "reads", "--shapes", "16x1MiB", "--reps", "1000000"]
     process = subprocess.Popen(
         [*command, "--json", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -182,18 +187,17 @@ def wait_for_threads_of_a_store(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "reads", "--shapes", "64"], "COUNTxSIZE"),
-        (["bench", "reads", "--shapes", "0x1MiB"], "COUNTxSIZE"),
-        (["bench", "reads", "--shapes", "4x3"], "multiple of 4"),
-        (["bench", "reads", "--shapes", "4x1parsec"], "no size"),
-        (["bench", "reads", "--modes", "fast"], "the modes are"),
-        (["bench", "reads", "--reps", "0"], "at least 1"),
-        (["bench", "reads", "--max-bytes", "0"], "at least one byte"),
-        (["bench", "reads", "--share", "most"], "the shares are half, quarter"),
-        (["bench", "reads", "--owner", "nobody"], "invalid choice"),
-        (["bench", "writes", "--modes", "leased"], "the modes are"),
-        (["bench", "sweep", "--batch-keys", "50,0"], "at least 1"),
-        (["bench"], "required"),
+        (["reads", "--shapes", "64"], "COUNTxSIZE"),
+        (["reads", "--shapes", "0x1MiB"], "COUNTxSIZE"),
+        (["reads", "--shapes", "4x3"], "multiple of 4"),
+        (["reads", "--shapes", "4x1parsec"], "no size"),
+        (["reads", "--modes", "fast"], "the modes are"),
+        (["reads", "--reps", "0"], "at least 1"),
+        (["reads", "--max-bytes", "0"], "at least one byte"),
+        (["reads", "--share", "most"], "the shares are half, quarter"),
+        (["reads", "--owner", "nobody"], "invalid choice"),
+        (["writes", "--modes", "leased"], "the modes are"),
+        (["sweep", "--batch-keys", "50,0"], "at least 1"),
         ([], "required"),
     ],
 )
@@ -201,7 +205,7 @@ def test_wrong_usage_is_told_and_exits_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(arguments)
+        bench(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -209,30 +213,71 @@ def test_wrong_usage_is_told_and_exits_with_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "reads", "--engine", "nowhere://", "--shapes", "4x1KiB"], "nowhere"),
-        (["bench", "reads", "--shapes", "1000000x1GiB"], "leave it out"),
-        (["bench", "reads", "--shapes", "4x1KiB", "--json", "/no/such/folder/x.json"], "no folder"),
-        (["bench", "reads", "--owner", "other"], "--owner other needs --engine mooncake"),
-        (["bench", "reads", "--share", "half"], "the share of store-pool"),
-        (["bench", "reads", "--modes", "leased,store-pool"], "only Mooncake has a pool"),
-        (["bench", "reads", "--engine", "mooncake", "--modes", "store-pool,auto,copied"], "so would auto and copied"),
-        (["bench", "reads", "--engine", "mooncake://h:1?pool=store"], "leave pool out of the URL"),
-        (["bench", "sweep", "--engine", "mooncake://h:1?local_buffer=1GiB"], "leave local_buffer out"),
-        (["bench", "rounds", "--engine", "embedded://"], "only Mooncake has a pool"),
-        (["bench", "pairs", "--a", "auto", "--b", "auto"], "two different"),
-        (["bench", "pairs", "--engine", "mooncake", "--a", "auto", "--b", "store-pool"], "so would auto"),
-        (["bench", "stack", "--shape", "ragged"], "torch.stack"),
-        (["bench", "keys", "--row-bytes", "7"], "multiple of 4"),
+        (["reads", "--engine", "nowhere://", "--shapes", "4x1KiB"], "nowhere"),
+        (["reads", "--shapes", "1000000x1GiB"], "leave it out"),
+        (["reads", "--shapes", "4x1KiB", "--json", "/no/such/folder/x.json"], "no folder"),
+        (["reads", "--owner", "other"], "--owner other needs --engine mooncake"),
+        (["reads", "--share", "half"], "the share of store-pool"),
+        (["reads", "--modes", "leased,store-pool"], "only Mooncake has a pool"),
+        (["reads", "--engine", "mooncake", "--modes", "store-pool,auto,copied"], "so would auto and copied"),
+        (["reads", "--engine", "mooncake://h:1?pool=store"], "leave pool out of the URL"),
+        (["sweep", "--engine", "mooncake://h:1?local_buffer=1GiB"], "leave local_buffer out"),
+        (["rounds", "--engine", "embedded://"], "only Mooncake has a pool"),
+        (["pairs", "--a", "auto", "--b", "auto"], "two different"),
+        (["pairs", "--engine", "mooncake", "--a", "auto", "--b", "store-pool"], "so would auto"),
+        (["stack", "--shape", "ragged"], "torch.stack"),
+        (["keys", "--row-bytes", "7"], "multiple of 4"),
         (["demo", "--samples", "6001"], "6000"),
     ],
 )
 def test_what_can_not_run_is_told_at_once(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert bench(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("tensorlease: ")
     assert message in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required"),
+        (["bench"], "required"),
+        (["bench", "writes"], "invalid choice"),
+        (["bench", "reads", "--owner", "other"], "unrecognized arguments"),
+        (["bench", "reads", "--shapes", "ragged"], "`python -m bench`"),
+    ],
+)
+def test_the_command_of_the_package_names_what_it_lacks(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(NAMED, "ragged")
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_of_the_package_starts_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "reads", "--shapes", "4x1KiB", "--engine", "mooncake"]) == 2
+    assert "`python -m bench`" in capsys.readouterr().err
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Every option of a command and of its own commands. `--help`, which each has, is not counted."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                found += options_of(below)
+        elif not isinstance(action, argparse._HelpAction):
+            found += action.option_strings
+    return found
+
+
+def test_the_command_has_at_most_30_options() -> None:
+    assert 0 < len(options_of(parser())) <= 30
 
 
 @pytest.mark.usefixtures("small_yardstick")
@@ -241,7 +286,7 @@ def test_a_benchmark_in_a_hosts_store_meets_nothing_there_and_leaves_nothing(
     interrupted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if interrupted:
-        monkeypatch.setattr(alternation, "warm_then_timed", interrupt)
+        monkeypatch.setattr(reading, "warm_then_timed", interrupt)
     with place() as folder, served(folder / "bench.sock") as daemon, tl.open(daemon.url, max_bytes="16MiB") as store:
         store.put(["8x256KiB/0"], ["somebody's"])
         command = ["bench", "reads", "--engine", daemon.url, "--shapes", "8x256KiB", "--modes", "leased", "--reps", "1"]
@@ -266,7 +311,7 @@ def test_what_a_mode_brings_about_on_purpose_is_a_column_and_no_warning(capfd: p
 def test_pairs_reports_the_median_of_the_ratios(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
     arguments = ["--shapes", "8x256KiB", "--a", "leased", "--b", "copied", "--pairs", "3", "--max-bytes", "64MiB"]
-    assert main(["bench", "pairs", *arguments, "--json", str(path)]) == 0
+    assert bench(["pairs", *arguments, "--json", str(path)]) == 0
     (row,) = json.loads(path.read_text())["rows"]
     ratios = sorted(second / first for first, second in row["pairs_ms"])
     assert row["ratio"] == pytest.approx(ratios[1])
@@ -275,10 +320,10 @@ def test_pairs_reports_the_median_of_the_ratios(tmp_path: Path) -> None:
 
 def test_stack_and_keys_report_their_rows(tmp_path: Path) -> None:
     stack, keys = tmp_path / "stack.json", tmp_path / "keys.json"
-    assert main(["bench", "stack", "--shape", "64x16KiB", "--reps", "2", "--json", str(stack)]) == 0
+    assert bench(["stack", "--shape", "64x16KiB", "--reps", "2", "--json", str(stack)]) == 0
     assert [row["mode"] for row in json.loads(stack.read_text())["rows"]] == ["get_batch", "get + torch.stack"]
     counts = ["--keys", "100,1000", "--reps", "2", "--max-bytes", "128MiB"]
-    assert main(["bench", "keys", *counts, "--json", str(keys)]) == 0
+    assert bench(["keys", *counts, "--json", str(keys)]) == 0
     rows = json.loads(keys.read_text())["rows"]
     assert [row["keys"] for row in rows] == [100, 1000]
     assert all(0 < row["stages_us_per_key"]["wrap"] < row["total_us_per_key"] for row in rows)
@@ -289,7 +334,7 @@ def test_stack_and_keys_report_their_rows(tmp_path: Path) -> None:
 def test_writes_reports_how_each_kind_of_value_leaves(tmp_path: Path) -> None:
     path = tmp_path / "writes.json"
     arguments = ["--engine", "embedded://?registration=pinned", "--shapes", "64x32KiB", "--reps", "2"]
-    assert main(["bench", "writes", *arguments, "--check", "--json", str(path)]) == 0
+    assert bench(["writes", *arguments, "--check", "--json", str(path)]) == 0
     rows = {row["mode"]: row for row in json.loads(path.read_text())["rows"]}
     assert_writes_are_told_apart(rows, keys=64)
 

@@ -14,8 +14,8 @@ from mooncake_rig import cluster, require_mooncake
 from test_cli import assert_writes_are_told_apart
 
 import tensorlease as tl
+from bench.command import main
 from tensorlease.bench import machine, opening
-from tensorlease.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _small_and_on_mooncake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(tmp_path: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
     path = tmp_path / "report.json"
-    assert main(["bench", *arguments, "--json", str(path)]) == status
+    assert main([*arguments, "--json", str(path)]) == status
     report: dict[str, Any] = json.loads(path.read_text())
     assert report["complete"] is True
     return report

@@ -19,17 +19,18 @@ torch = pytest.importorskip("torch")
 from host_rig import place, served
 
 import tensorlease as tl
+from bench.command import main
+from bench.demo import trainer as trainer_module
+from bench.demo.apart import REPOSITORY
+from bench.demo.compare import Comparison, DeliveryCost, compare, meaning
+from bench.demo.crew import Crew
+from bench.demo.ledger import Entry, Ledger
+from bench.demo.rollout import ROLLOUT_THREADS, rollout
+from bench.demo.samples import FIELDS, Plan, checksum, make_sample, sample_key
+from bench.demo.story import DemoSettings, train
+from bench.demo.trainer import StepResult, policy_loss, trainer
 from tensorlease import host
 from tensorlease.bench.column import WrongContents
-from tensorlease.cli import main
-from tensorlease.demo import trainer as trainer_module
-from tensorlease.demo.compare import Comparison, DeliveryCost, compare, meaning
-from tensorlease.demo.crew import Crew
-from tensorlease.demo.ledger import Entry, Ledger
-from tensorlease.demo.rollout import ROLLOUT_THREADS, rollout
-from tensorlease.demo.samples import FIELDS, Plan, checksum, make_sample, sample_key
-from tensorlease.demo.story import DemoSettings, train
-from tensorlease.demo.trainer import StepResult, policy_loss, trainer
 
 
 def test_the_first_error_stops_every_thread_and_reaches_the_caller() -> None:
@@ -222,7 +223,7 @@ def test_a_demo_over_a_host_that_is_interrupted_leaves_nothing_running(tmp_path:
         command = [
             sys.executable,
             "-m",
-            "tensorlease",
+            "bench",
             "demo",
             "--steps",
             "50",
@@ -232,13 +233,18 @@ def test_a_demo_over_a_host_that_is_interrupted_leaves_nothing_running(tmp_path:
             str(tmp_path),
         ]
         demo = subprocess.Popen(
-            command, env={**os.environ, "TMPDIR": folder}, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         assert demo.stdout is not None
         try:
             assert any(line.startswith("step 2/50") for line in demo.stdout)
             running = processes_with(f"TMPDIR={folder}")
-            assert any("tensorlease.demo.apart" in line for line in running), running
+            assert any("bench.demo.apart" in line for line in running), running
             assert any("serve --socket" in line for line in running), running
             # As a terminal does: to all of its group. The daemon is in a session of its own.
             os.killpg(demo.pid, signal.SIGINT)

@@ -26,12 +26,12 @@ from host_rig import place, served
 from mooncake_rig import require_mooncake
 
 import tensorlease as tl
+from bench.cluster import Master, SegmentOwner, stop_process
 from tensorlease.doctor import mooncake
 from tensorlease.doctor.examination import examine
 from tensorlease.doctor.target import target
 from tensorlease.doctor.trials import Trial
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port, listens
-from tensorlease.processes import stop_process
+from tensorlease.mooncake_master import HOST, free_port, listens
 
 pytestmark = pytest.mark.timeout(180)
 

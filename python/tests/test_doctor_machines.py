@@ -14,7 +14,7 @@ from tensorlease.doctor.finding import Finding, problem
 from tensorlease.doctor.machine import Machine
 from tensorlease.doctor.target import Target, target
 from tensorlease.doctor.trials import Outcome
-from tensorlease.mooncake_cluster import free_port
+from tensorlease.mooncake_master import free_port
 
 GIB = 1 << 30
 MEMINFO = "MemTotal: 16000000 kB\nMemAvailable: 8388608 kB\nHugePages_Free: 3\nHugepagesize: 2048 kB\n"

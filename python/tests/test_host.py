@@ -15,8 +15,8 @@ import pytest
 from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
+from bench.cluster import stop_process
 from tensorlease import host
-from tensorlease.processes import stop_process
 
 np = pytest.importorskip("numpy")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from host_rig import Served, eventually, place, served
 
-from tensorlease.processes import stop_process
+from bench.cluster import stop_process
 
 pytest.importorskip("numpy")
 

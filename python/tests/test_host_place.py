@@ -16,8 +16,8 @@ import pytest
 from host_rig import Served, eventually, place, served
 
 import tensorlease as tl
+from bench.cluster import stop_process
 from tensorlease import host
-from tensorlease.processes import stop_process
 
 SECONDS = 60
 

@@ -22,9 +22,9 @@ from conftest import RunPython
 from host_rig import WITHOUT_TORCH, Served, client, eventually, place, served
 
 import tensorlease as tl
+from bench.cluster import stop_process
 from tensorlease import host, host_end
-from tensorlease.bench.sizes import format_bytes
-from tensorlease.processes import stop_process
+from tensorlease.sizes import format_bytes
 
 SECONDS = 60
 MIB = 1 << 20

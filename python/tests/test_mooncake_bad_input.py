@@ -10,7 +10,8 @@ from mooncake_rig import cluster
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master, free_port
+from bench.cluster import Master
+from tensorlease.mooncake_master import HOST, free_port
 
 #: What the URL says, and what the message must have.
 WRONG_URLS = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mooncake_rig import cluster
 
-from tensorlease.mooncake_cluster import HOST
+from tensorlease.mooncake_master import HOST
 
 LOCAL_BUFFER = 1 << 20
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from mooncake_rig import require_mooncake, wait_until
 
-from tensorlease import mooncake_cluster
+from bench import cluster
+from bench.cluster import Master, stop_process
 from tensorlease.errors import ConfigError, EngineUnavailable
-from tensorlease.mooncake_cluster import HOST, Master, free_port
-from tensorlease.processes import listens_at, stop_process
+from tensorlease.mooncake_master import HOST, free_port
+from tensorlease.processes import listens_at
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,7 +43,7 @@ def test_a_master_whose_port_was_taken_before_it_listened_is_started_at_others(
 ) -> None:
     others = [free_port() for _ in range(3)]
     ports = iter([taken, *others] if which == "rpc" else [others.pop(), taken, *others])
-    monkeypatch.setattr(mooncake_cluster, "free_port", lambda: next(ports))
+    monkeypatch.setattr(cluster, "free_port", lambda: next(ports))
     with Master() as master:
         assert taken not in (master.port, master.metrics_port)
         assert listens_at(master.process, master.port)
@@ -70,7 +71,7 @@ def test_a_port_that_is_none_is_refused_at_once(port: int) -> None:
 @pytest.mark.alone
 def test_a_master_outlives_the_thread_that_made_it(monkeypatch: pytest.MonkeyPatch, taken: int, lost: int) -> None:
     ports = iter([*[taken] * lost, *(free_port() for _ in range(3))])
-    monkeypatch.setattr(mooncake_cluster, "free_port", lambda: next(ports))
+    monkeypatch.setattr(cluster, "free_port", lambda: next(ports))
     before = threading.active_count()
     with ThreadPoolExecutor(1) as threads:
         master = threads.submit(Master).result()

@@ -8,7 +8,7 @@ import pytest
 from mooncake_rig import cluster
 from tensorlease._core._tests import conformance_checks, run_conformance_check
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 SEGMENT_BYTES = 64 << 20
 #: Checks that need an empty store of a known size, which only a segment of this process is.

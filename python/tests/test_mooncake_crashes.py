@@ -17,7 +17,7 @@ from mooncake_rig import cluster, owner_of, paused, wait_until
 from tensors import assert_same
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner
 
 pytestmark = pytest.mark.freezes
 

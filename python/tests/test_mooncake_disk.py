@@ -11,7 +11,7 @@ from mooncake_rig import counted, owned_cluster, wait_until
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 MIB = 1 << 20
 COUNT = 16

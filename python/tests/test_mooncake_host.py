@@ -17,9 +17,9 @@ from mooncake_rig import Running, cluster, counted, owned_cluster, paused, requi
 from tensorlease._core._tests import conformance_checks, run_conformance_check
 
 import tensorlease as tl
+from bench.cluster import Master, SegmentOwner, stop_process
 from tensorlease import host
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
-from tensorlease.processes import stop_process
+from tensorlease.mooncake_master import HOST, free_port
 
 np = pytest.importorskip("numpy")
 

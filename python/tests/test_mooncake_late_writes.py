@@ -18,7 +18,8 @@ import torch
 from mooncake_rig import Running, cluster, owner_of, paused, wait_until
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner
+from tensorlease.mooncake_master import HOST
 
 pytestmark = pytest.mark.freezes
 

@@ -27,8 +27,8 @@ from mooncake_rig import (
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import HOST, Master, SegmentOwner, free_port
-from tensorlease.processes import stop_process
+from bench.cluster import Master, SegmentOwner, stop_process
+from tensorlease.mooncake_master import HOST, free_port
 
 pytestmark = pytest.mark.freezes
 

@@ -15,7 +15,7 @@ from mooncake_rig import Running, cluster, counted, owner_of, require_mooncake
 from tensors import assert_same
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 ROW = (50_000,)
 KEYS = [f"row{index}" for index in range(20)]

@@ -14,7 +14,7 @@ import pytest
 from mooncake_rig import cluster
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 KIB, MIB = 1024, 1 << 20
 #: A transfer that fails after 30 s may still go on.

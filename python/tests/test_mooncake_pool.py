@@ -12,7 +12,7 @@ from mooncake_rig import cluster, counted
 from tensors import DTYPES, assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 MIB = 1 << 20
 #: One sixty-fourth of the reference's buffer of 1 GiB, so that shapes a sixty-fourth as large take as many leases as there.

@@ -16,7 +16,7 @@ from mooncake_rig import Running, counted, owned_cluster, paused, wait_until
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner
 
 MIB = 1 << 20
 #: What Mooncake's pool says when its budget or its region cap is used up.

@@ -11,7 +11,7 @@ from mooncake_rig import Running, cluster, counted, owned_cluster, paused, wait_
 from tensors import DTYPES, assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner
 
 DELIVERIES = ["leased", "copied", "register-per-call"]
 ROW = (1000,)

@@ -12,7 +12,7 @@ from mooncake_rig import Running, counted, owned_cluster, paused
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner
 
 pytestmark = [
     pytest.mark.soak,

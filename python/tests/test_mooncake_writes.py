@@ -14,7 +14,7 @@ from mooncake_rig import Running, allocated_bytes, cluster, counted, owned_clust
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from bench.cluster import Master, SegmentOwner
 
 MIB = 1 << 20
 ROW = (32768,)

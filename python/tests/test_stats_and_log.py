@@ -41,6 +41,14 @@ def test_stats_are_numbers_under_the_promised_names(store: tl.Store) -> None:
         assert value >= 0
 
 
+def test_a_renamed_counter_keeps_its_older_name_for_one_version() -> None:
+    with tl.open(f"{URL}&registration=pinned", max_bytes="8MiB") as store:
+        store.put(["a"], [filled((1024,))])
+        store.get(["a"], delivery="register-per-call")
+        stats = store.stats()
+        assert stats["hot_path_register_calls"] == stats["register_calls_per_read"] > 0
+
+
 def test_reads_are_counted_by_how_they_were_delivered(store: tl.Store) -> None:
     store.put(["a", "b"], [filled((9000,)), filled((9000,))])
     before = store.stats()

@@ -15,7 +15,7 @@ import pytest
 from host_rig import Served, eventually, place, served
 
 import tensorlease as tl
-from tensorlease.processes import stop_process
+from bench.cluster import stop_process
 
 pytestmark = pytest.mark.alone
 

@@ -14,14 +14,16 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))
 # The rig of daemons is that of the other tests. What has the same name there is not meant.
 sys.path.append(str(FOLDER.parents[1] / "python" / "tests"))
+# The cluster is that of the benchmarks.
+sys.path.append(str(FOLDER.parents[1]))
 
 import mooncake.store  # type: ignore[import-untyped]
 import pytest
 from watched_store import WatchedStore, totals
 
 import tensorlease as tl
-from tensorlease import mooncake_cluster
-from tensorlease.mooncake_cluster import Master, SegmentOwner
+from bench import cluster
+from bench.cluster import Master, SegmentOwner
 
 DEVICE = os.environ.get("TENSORLEASE_RDMA_DEVICE", "")
 ADDRESS = os.environ.get("TENSORLEASE_RDMA_ADDRESS", "")
@@ -29,7 +31,7 @@ SEGMENT = "128MiB"
 BEGIN = time.monotonic()
 # The guest is an emulated machine that shares its processors with whatever else runs. Mooncake's worker threads spin: a second one would take
 # one of the guest's two processors from what moves the bytes.
-mooncake_cluster.START_SECONDS = 60.0
+cluster.START_SECONDS = 60.0
 os.environ.setdefault("MC_WORKERS_PER_CTX", "1")
 
 if not DEVICE:

@@ -6,7 +6,7 @@ import pytest
 from conftest import packets, rdma_url
 from tensorlease._core._tests import conformance_checks, run_conformance_check
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 #: The least that Mooncake takes as a segment.
 FULL_BYTES = 16 << 20

@@ -18,9 +18,9 @@ from test_registrations import ARRAYS, HOT_PATHS, ROUNDS, get_tensors, put_tenso
 from watched_store import WatchedStore, totals
 
 import tensorlease as tl
+from bench.cluster import Master
 from tensorlease._core import HostDaemon
 from tensorlease.host import ENDED, EXIT_HANGS, HANGS
-from tensorlease.mooncake_cluster import Master
 
 MIB = 1 << 20
 ARENA_BYTES = 96 * MIB

@@ -17,7 +17,7 @@ from conftest import Open, packets, rdma_url
 from host_rig import Served, place, served
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 TRANSFER_FAIL = -800
 PAGE = mmap.PAGESIZE

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import ADDRESS, DEVICE
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 # Torch and TransferQueue take minutes to import in the guest, so one process does all of it.
 SECONDS = 600

@@ -9,19 +9,10 @@ pub use acquire_error::AcquireError;
 pub use usage::Usage;
 
 use crate::size_class::granules;
-use crate::{Block, BlockId, BlockState, Budget, GRANULE_BYTES, OffsetAllocator, SlabId};
+use crate::{Block, BlockId, BlockState, Budget, GRANULE_BYTES, OffsetAllocator, SlabId, SlabKind};
 use block_table::BlockTable;
 use slab_table::{Slab, SlabTable};
 use usage::Counters;
-
-/// What a slab is for. Leases never lie in bounce slabs and the other way round, so neither can fragment the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SlabKind {
-    /// Blocks that tensors may hold for as long as they like.
-    Lease,
-    /// Blocks of copied reads and write staging, which come back soon: `bounce_bytes` of the budget.
-    Bounce,
-}
 
 /// A handle that names no block, or one in a state which the step does not allow.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -229,15 +220,6 @@ impl Arena {
         if granules(len) > most / GRANULE_BYTES {
             return Err(AcquireError::TooLarge { asked: len, most });
         }
-        let quarantined = self.lease.quarantined_bytes() + self.bounce.quarantined_bytes();
-        if quarantined > self.budget.quarantine_bytes {
-            let most = self.budget.quarantine_bytes;
-            return Err(AcquireError::QuarantineFull {
-                asked: len,
-                quarantined,
-                most,
-            });
-        }
         let room = self.counters(kind).free_bytes() >= len;
         let Some((slot, slab, allocation)) = room.then(|| self.slabs.allocate(kind, len, align)).flatten() else {
             return Err(self.no_block(kind, len));
@@ -261,7 +243,7 @@ impl Arena {
     }
 
     /// In flight -> quarantined: a transfer that was given up may still write it. Always allowed, because such memory can't
-    /// be reused whatever the budget says; past `quarantine_bytes` it is [`Self::acquire`] that refuses.
+    /// be reused whatever the budget says.
     ///
     /// # Errors
     /// [`StaleBlock`] for a stale handle and for every other state.

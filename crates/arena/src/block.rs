@@ -1,8 +1,17 @@
-//! Names of blocks, their states, and where a transfer lands.
+//! Names of slabs and blocks, what a slab is for, and the states of a block.
 
 /// Names one slab of one arena. Numbers are never reused, so a late message about a removed slab can't hit its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlabId(pub u32);
+
+/// What a slab is for. Leases never lie in bounce slabs and the other way round, so neither can fragment the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlabKind {
+    /// Blocks that tensors may hold for as long as they like.
+    Lease,
+    /// Blocks of copied reads and write staging, which come back soon: `bounce_bytes` of the budget.
+    Bounce,
+}
 
 /// Handle of a block. It goes stale when the block is freed; the arena refuses a stale handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,39 +46,4 @@ pub struct Block {
     pub offset: u64,
     /// The whole block, bytes: what budgets count, at least what was asked.
     pub len: u64,
-}
-
-/// Where a transfer lands: a position in the arena, or memory of the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// A range of a slab. A position and not an address, because slabs lie elsewhere in every process that maps them.
-    Arena {
-        /// The slab.
-        slab: SlabId,
-        /// Start within the slab, bytes.
-        offset: u64,
-        /// Length, bytes.
-        len: u64,
-    },
-    /// Memory that the caller owns.
-    Foreign {
-        /// Its address in this process.
-        ptr: u64,
-        /// Length, bytes.
-        len: u64,
-    },
-}
-
-impl Destination {
-    /// Length, bytes.
-    pub fn len(&self) -> u64 {
-        match *self {
-            Self::Arena { len, .. } | Self::Foreign { len, .. } => len,
-        }
-    }
-
-    /// Whether it holds no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }

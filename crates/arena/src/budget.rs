@@ -14,8 +14,6 @@ pub struct Budget {
     pub max_bytes: u64,
     /// Part of `max_bytes` kept for copied reads and write staging: slabs of kind `Bounce` only. Whole pages.
     pub bounce_bytes: u64,
-    /// Quarantined bytes past which no further block is handed out.
-    pub quarantine_bytes: u64,
     /// Length of the first lease slab; later ones double up to `slab_bytes_max`.
     pub slab_bytes_first: u64,
     /// Length at which lease slabs stop doubling. A block that is larger gets a slab of its own size all the same.
@@ -54,8 +52,7 @@ pub enum BudgetError {
 
 impl Budget {
     /// Limits with their defaults: `max_bytes` rounded down to whole pages; bounce reserve an eighth of it, at least 8 MiB, at
-    /// most half of it (whole pages; with one page all of it is bounce); quarantine bounded by `max_bytes` alone; first slab
-    /// 64 MiB, largest 1 GiB.
+    /// most half of it (whole pages; with one page all of it is bounce); first slab 64 MiB, largest 1 GiB.
     ///
     /// # Errors
     /// [`BudgetError::BelowOnePage`], [`BudgetError::BadPage`].
@@ -73,7 +70,6 @@ impl Budget {
         Ok(Self {
             max_bytes,
             bounce_bytes,
-            quarantine_bytes: max_bytes,
             slab_bytes_first: SLAB_BYTES_FIRST.min(max_bytes),
             slab_bytes_max: SLAB_BYTES_MAX.min(max_bytes),
             page_bytes,
@@ -116,12 +112,6 @@ impl Budget {
     pub fn share_bytes(&self, readers: u32) -> u64 {
         let part = self.bounce_bytes / u64::from(readers.max(1));
         (part - part % self.page_bytes).max(self.page_bytes)
-    }
-
-    /// Share of one of `readers` in a pool that the store itself also allocates from: half of an equal split, because a full
-    /// split starves the store's own staging and the retry, which holds the lease, could never succeed. Zero readers count as one.
-    pub fn reference_share_bytes(pool_bytes: u64, readers: u32) -> u64 {
-        pool_bytes / (2 * u64::from(readers.max(1)))
     }
 
     /// Limits an arena can work with; the fields are public, so a caller may have broken them.

@@ -6,7 +6,7 @@
 //! - [`OffsetAllocator`]: ranges within one slab;
 //! - [`Budget`]: how much may be held, and for what;
 //! - [`Arena`]: slabs, blocks and their states;
-//! - [`plan`]: from keys and sizes to groups, layouts and regions.
+//! - [`plan`]: from keys and sizes to groups and regions.
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -17,7 +17,7 @@ pub mod plan;
 mod size_class;
 
 pub use allocator::{Allocation, FreeError, OffsetAllocator};
-pub use arena::{AcquireError, Arena, SlabBusy, SlabKind, StaleBlock, Usage};
-pub use block::{Block, BlockId, BlockState, Destination, SlabId};
+pub use arena::{AcquireError, Arena, SlabBusy, StaleBlock, Usage};
+pub use block::{Block, BlockId, BlockState, SlabId, SlabKind};
 pub use budget::{Budget, BudgetError};
 pub use size_class::{GRANULE_BYTES, block_len};

@@ -158,29 +158,6 @@ fn quarantined_memory_is_never_handed_out() {
 }
 
 #[test]
-fn past_its_bound_the_quarantine_stops_further_blocks() {
-    let limits = Budget {
-        quarantine_bytes: 8 * KIB,
-        ..budget(64 * KIB).without_bounce()
-    };
-    let mut arena = Arena::new(limits);
-    grow(&mut arena, SlabKind::Lease, 64 * KIB);
-    let ids = [0; 2].map(|_| arena.acquire(SlabKind::Lease, 8 * KIB, 64).unwrap().id);
-    arena.quarantine(ids[0]).unwrap();
-    let third = arena.acquire(SlabKind::Lease, 64, 64).unwrap();
-    arena.quarantine(ids[1]).unwrap();
-    let refused = AcquireError::QuarantineFull {
-        asked: 64,
-        quarantined: 16 * KIB,
-        most: 8 * KIB,
-    };
-    assert_eq!(arena.acquire(SlabKind::Lease, 64, 64), Err(refused));
-    arena.release(third.id).unwrap();
-    arena.end_quarantine();
-    assert!(arena.acquire(SlabKind::Lease, 64, 64).is_ok());
-}
-
-#[test]
 fn eight_of_eight_kib_fit_64_kib_and_the_ninth_fails() {
     let (mut arena, _) = one_slab(64 * KIB);
     for _ in 0..8 {

@@ -69,9 +69,9 @@ fn a_million_random_steps_of_the_allocator_agree_with_the_model() {
 #[test]
 fn half_a_million_random_steps_of_the_arena_agree_with_the_model() {
     let mut random = RandomBytes(2);
-    let budgets = [(255, 32, 255), (255, 255, 8), (100, 0, 0), (40, 20, 40), (0, 1, 1)];
-    for (pages, bounce_pages, quarantine_pages) in budgets {
-        let mut model = ArenaModel::new(pages, bounce_pages, quarantine_pages);
+    let budgets = [(255, 32), (255, 255), (100, 0), (40, 20), (0, 1)];
+    for (pages, bounce_pages) in budgets {
+        let mut model = ArenaModel::new(pages, bounce_pages);
         for _ in 0..500_000 / budgets.len() {
             model.step(&random.operation::<ArenaOperation>());
             while model.held_count() > 200 {

@@ -371,6 +371,22 @@ pub(crate) fn write_error(failures: Vec<KeyFailure>) -> WriteError {
     }
 }
 
+/// What each key brought, or every key that failed.
+pub(crate) fn all_or_failures<'k, T>(
+    keys: impl IntoIterator<Item = &'k String>,
+    results: impl IntoIterator<Item = Result<T, Fault>>,
+) -> Result<Vec<T>, Vec<KeyFailure>> {
+    let results = results.into_iter();
+    let (mut all, mut failures) = (Vec::with_capacity(results.size_hint().0), Vec::new());
+    for (key, result) in keys.into_iter().zip(results) {
+        match result {
+            Ok(value) => all.push(value),
+            Err(fault) => failures.push(KeyFailure::new(key, fault)),
+        }
+    }
+    if failures.is_empty() { Ok(all) } else { Err(failures) }
+}
+
 /// `what: key "a", "b" and 3 more: why; key "c": why else`. Keys that failed alike are told once.
 pub(crate) fn message(what: &str, failures: &[KeyFailure]) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -411,6 +427,11 @@ pub(crate) fn quoted(key: &str) -> String {
     }
     let start: String = key.chars().take(KEY_CHARACTERS_MAX).collect();
     format!("{start:?}... ({characters} characters)")
+}
+
+/// An argument that no call takes.
+pub(crate) fn invalid(message: String) -> ReadError {
+    CallError::Invalid { message }.into()
 }
 
 #[cfg(test)]

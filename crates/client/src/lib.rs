@@ -34,18 +34,22 @@ mod request;
 mod spec;
 mod stats;
 
-mod blocking;
+mod accounts;
 mod calls;
-mod core;
+mod close;
 mod costs;
-mod growth;
+mod held;
+mod keys;
+mod life;
 mod open;
-mod promises;
+mod parts;
+mod per_call;
 mod read;
-mod readers;
+mod retrying;
 mod store;
 mod url;
 mod warnings;
+mod workers;
 mod write;
 
 pub use dtype::{DType, UnknownDType};
@@ -53,11 +57,12 @@ pub use error::{CallError, FallbackKind, KeyFailure, OpenError, QueryError, Read
 pub use options::{Delivery, Options, parse_bytes};
 pub use patience::Patience;
 pub use read::ValueView;
-pub use request::{Expected, ObjectKind, PutItem, ReadItem, ReadOutput, ReadRequest, ReadValue, Segment};
+pub use request::{
+    Described, Expected, ObjectKind, PutItem, PutMode, ReadItem, ReadOutput, ReadRequest, ReadValue, Segment,
+};
 pub use spec::{SpecError, TensorSpec};
 pub use stats::Stats;
-pub use store::{Described, Store};
+pub use store::Store;
 pub use tensorlease_engine as engine;
 pub use tensorlease_memory::{Buffer, Foreign, ForkPolicy, View};
 pub use url::StoreUrl;
-pub use write::Route;

@@ -2,16 +2,26 @@
 
 use crate::{
     Delivery, OpenError, Options, Patience,
-    core::Core,
+    accounts::Accounts,
+    calls::Calls,
+    held::{Memory, Registrations},
+    life::Life,
     options::parse_bytes,
+    parts::Parts,
     patience::Wait,
+    per_call,
     url::{StoreUrl, config},
 };
-use std::{error::Error, sync::Arc};
+use std::{
+    error::Error,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
 use tensorlease_arena::{Budget, BudgetError, SlabKind};
-use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, decorators};
+use tensorlease_engine::{Capabilities, Embedded, EmbeddedOptions, Engine, Registration, chained, decorators};
 use tensorlease_host::{ConnectError, HostEngine, SocketPath};
-use tensorlease_memory::{ForkPolicy, GrowError, Growth, Pool, limits};
+use tensorlease_memory::{CopyMode, ForkPolicy, GrowError, Growth, Mapping, MappingKind, Pool, copy, limits};
 
 /// What an embedded store holds by default, as a part of the machine's memory.
 const CAPACITY_PART: u64 = 4;
@@ -20,6 +30,10 @@ const COPY_SLAB_BYTES_FIRST: u64 = 4 << 20;
 const EMBEDDED_OPTIONS: &str = "capacity, registration, faults";
 /// First slab of an arena whose memory is the host's: what this process does not use is for others.
 const LENT_SLAB_BYTES_FIRST: u64 = 8 << 20;
+/// A probe of what memory costs: large enough that fixed costs don't dominate, small enough to take a few milliseconds.
+const PROBE_BYTES: usize = 4 << 20;
+/// Probes of each kind.
+const PROBES: usize = 3;
 
 /// The engine that a URL names.
 pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
@@ -45,7 +59,7 @@ pub(crate) fn engine(text: &str) -> Result<Arc<dyn Engine>, OpenError> {
             } else {
                 SocketPath::new(&url.host)
             };
-            let place = place.map_err(|error| config(chain(&error)))?;
+            let place = place.map_err(|error| config(chained(&error)))?;
             let faults = url.take("faults");
             url.finish("faults")?;
             let host = HostEngine::connect(&place).map_err(|error| no_host(&error))?;
@@ -64,7 +78,7 @@ fn with_faults(faults: Option<String>, engine: Arc<dyn Engine>) -> Result<Arc<dy
     match faults {
         None => Ok(engine),
         Some(spec) => {
-            decorators::from_spec(&spec, engine).map_err(|error| config(format!("faults={spec}: {}", chain(&error))))
+            decorators::from_spec(&spec, engine).map_err(|error| config(format!("faults={spec}: {}", chained(&error))))
         }
     }
 }
@@ -72,7 +86,7 @@ fn with_faults(faults: Option<String>, engine: Arc<dyn Engine>) -> Result<Arc<dy
 /// The message says what to do: it needs nothing in front of it.
 fn no_host(error: &ConnectError) -> OpenError {
     OpenError::Unavailable {
-        message: chain(error),
+        message: chained(error),
         source: None,
     }
 }
@@ -108,12 +122,12 @@ fn embedded_options(url: &mut StoreUrl) -> Result<EmbeddedOptions, OpenError> {
 }
 
 /// Pools, first slab, costs: a store that can read and write.
-pub(crate) fn core(
+pub(crate) fn parts(
     engine: Arc<dyn Engine>,
     options: &Options,
     url: &str,
     patience: Patience<'_>,
-) -> Result<Arc<Core>, OpenError> {
+) -> Result<Arc<Parts>, OpenError> {
     options.check()?;
     let mut budget = budget(options, engine.capabilities())?;
     let lent = engine.slabs();
@@ -148,12 +162,22 @@ pub(crate) fn core(
     if !options.namespace.is_empty() && !options.namespace.ends_with('/') {
         options.namespace.push('/');
     }
-    let core = Arc::new(Core::new(engine, options, url.to_owned(), arena, copies));
-    let wait = patience.bounded(core.options.call_timeout);
-    first_slabs(&core, &wait)?;
-    core.measure_costs(&wait);
-    announce(&core);
-    Ok(core)
+    let (accounts, life) = (Arc::new(Accounts::default()), Arc::new(Life::begin()));
+    let calls = Arc::new(Calls::new(engine, options.readers as usize, Arc::clone(&accounts)));
+    let quarantine_bytes_max = options.quarantine_bytes.unwrap_or(options.max_bytes);
+    let parts = Arc::new(Parts {
+        memory: Memory::new((arena, copies), quarantine_bytes_max, &calls, &accounts, &life),
+        calls,
+        accounts,
+        life,
+        options,
+        url: url.to_owned(),
+    });
+    let wait = patience.bounded(parts.options.call_timeout);
+    first_slabs(&parts, &wait)?;
+    measure_costs(&parts, &wait);
+    announce(&parts);
+    Ok(parts)
 }
 
 /// The budget's defaults, with slabs and bounce reserve that fit in one registration each: only a slab for one larger object
@@ -202,32 +226,31 @@ fn check_memory(options: &Options, lent: bool) -> Result<(), OpenError> {
 
 /// The first slab shows at open whether the engine registers memory at all; `prewarm` makes the later ones too, and the bounce reserve where
 /// it asks for more than they hold.
-fn first_slabs(core: &Arc<Core>, wait: &Wait<'_>) -> Result<(), OpenError> {
-    let budget = core.arena.budget();
+fn first_slabs(parts: &Parts, wait: &Wait<'_>) -> Result<(), OpenError> {
+    let budget = parts.memory.budget();
     let lease_bytes = budget.lease_bytes();
     let first = budget.slab_bytes_first.min(lease_bytes);
-    let prewarm = core.options.prewarm_bytes;
+    let prewarm = parts.options.prewarm_bytes;
     // Memory that is shared with other processes is taken when it is needed; nothing has to be registered to find out whether it works.
-    let on_demand = core.lends_slabs;
+    let on_demand = parts.memory.lends_slabs();
     let mut made = 0;
     while made < lease_bytes && ((made == 0 && !on_demand) || made < prewarm) {
         let left = lease_bytes - made;
         let missing = prewarm.saturating_sub(made).clamp(first.min(left), left);
-        match first_slab(core, SlabKind::Lease, missing, wait)? {
+        match first_slab(parts, SlabKind::Lease, missing, wait)? {
             0 => break,
             len => made += len,
         }
     }
     if lease_bytes < prewarm {
-        first_slab(core, SlabKind::Bounce, budget.bounce_bytes, wait)?;
+        first_slab(parts, SlabKind::Bounce, budget.bounce_bytes, wait)?;
     }
     Ok(())
 }
 
 /// Bytes of one more slab, made and registered; 0 where the budget allows none.
-fn first_slab(core: &Arc<Core>, kind: SlabKind, missing: u64, wait: &Wait<'_>) -> Result<u64, OpenError> {
-    let largest = 1;
-    let grown = core.arena.grow(kind, missing, largest, core, || wait.slice());
+fn first_slab(parts: &Parts, kind: SlabKind, missing: u64, wait: &Wait<'_>) -> Result<u64, OpenError> {
+    let grown = parts.memory.grow(kind, missing, || wait.slice());
     let error = match grown.map_err(|error| unavailable("the arena's first memory did not come", error))? {
         Growth::Made(len) => return Ok(len),
         Growth::NoRoom => return Ok(0),
@@ -235,11 +258,11 @@ fn first_slab(core: &Arc<Core>, kind: SlabKind, missing: u64, wait: &Wait<'_>) -
     };
     let what = match &*error {
         GrowError::Register { source, .. } => {
-            let cause = chain(&**source);
+            let cause = chained(&**source);
             format!("the engine refused to register the arena's first memory: {cause}")
         }
-        GrowError::Map { .. } => format!("no memory for the arena; lower max_bytes: {}", chain(&error)),
-        other => format!("no memory for the arena: {}", chain(other)),
+        GrowError::Map { .. } => format!("no memory for the arena; lower max_bytes: {}", chained(&error)),
+        other => format!("no memory for the arena: {}", chained(other)),
     };
     Err(OpenError::Unavailable {
         message: what,
@@ -247,69 +270,109 @@ fn first_slab(core: &Arc<Core>, kind: SlabKind, missing: u64, wait: &Wait<'_>) -
     })
 }
 
+/// Measures what a copy and a registration cost. Copies are the way to go where an engine refuses the probe, and where it has slabs of its own: such
+/// an engine reaches no other memory without a copy, whatever registering it costs.
+fn measure_costs(parts: &Arc<Parts>, wait: &Wait<'_>) {
+    let claims = parts.calls.claims();
+    let measurable = parts.calls.registers() && PROBE_BYTES as u64 <= claims.registration_bytes_max;
+    if parts.memory.lends_slabs() || !measurable {
+        return;
+    }
+    // On a thread of its own, like every registration that an open waits for: the engine may take its time, or hang.
+    let (at_work, (sender, measured)) = (Arc::clone(parts), mpsc::channel::<()>());
+    let measure = move || {
+        measure(&at_work);
+        drop(sender);
+    };
+    let thread = thread::Builder::new().name("tensorlease-costs".to_owned());
+    if let Err(error) = thread.spawn(measure) {
+        log::debug!("what a copy and a registration cost is not measured: {error}");
+        return;
+    }
+    while let Ok(slice) = wait.slice() {
+        if measured.recv_timeout(slice) != Err(mpsc::RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+fn measure(parts: &Parts) {
+    // The best of several: one probe that the scheduler interrupts must not decide for the store's whole life.
+    let best = |probe: &dyn Fn() -> Option<Duration>| (0..PROBES).filter_map(|_| probe()).min();
+    let registrations = parts.memory.registrations();
+    if let (Some(copied), Some(registered)) = (best(&time_copy), best(&|| time_registration(registrations))) {
+        parts.accounts.costs().note(copied, registered);
+        log::debug!("4 MiB of fresh memory: copy {copied:?}, registration {registered:?}");
+    }
+}
+
+fn time_copy() -> Option<Duration> {
+    let source = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+    source.populate().ok()?;
+    let start = Instant::now();
+    let fresh = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+    fresh.prefault(0..PROBE_BYTES);
+    copy(
+        source.source(0..PROBE_BYTES),
+        &fresh.target(0..PROBE_BYTES),
+        CopyMode::Cached,
+    );
+    drop(fresh);
+    Some(start.elapsed())
+}
+
+fn time_registration(registrations: &Registrations) -> Option<Duration> {
+    let start = Instant::now();
+    let fresh = Mapping::new(MappingKind::Anonymous, PROBE_BYTES).ok()?;
+    registrations.register(fresh.region()).ok()?;
+    registrations.unregister(fresh.region());
+    drop(fresh);
+    Some(start.elapsed())
+}
+
 /// What becomes of a read that names no delivery of its own.
-fn path_of_reads(core: &Core) -> String {
-    let registered = if core.registers() {
+fn path_of_reads(parts: &Parts) -> String {
+    let registered = if parts.calls.registers() {
         "slabs registered once"
     } else {
         "no registration needed"
     };
-    match core.options.delivery {
-        Delivery::RegisterPerCall if core.registers() => {
-            "each read registers its own memory (delivery=register-per-call)".to_owned()
-        }
-        Delivery::RegisterPerCall => {
-            format!("each read takes memory of its own (delivery=register-per-call, {registered})")
-        }
+    if let Some(path) = per_call::path_of_reads(parts) {
+        return path.to_owned();
+    }
+    match parts.options.delivery {
         Delivery::Copied => "reads are copied (delivery=copied)".to_owned(),
-        Delivery::Auto if core.lends().is_some() => "reads are copied (the engine lends the memory for it)".to_owned(),
-        Delivery::Auto | Delivery::Leased if core.arena.budget().lease_bytes() == 0 => {
+        Delivery::Auto | Delivery::Leased if parts.memory.budget().lease_bytes() == 0 => {
             "reads are copied: max_bytes leaves nothing beside the bounce reserve".to_owned()
         }
         Delivery::Auto => format!("reads are leased from the arena ({registered}), small values copied"),
-        Delivery::Leased => format!("reads are leased from the arena ({registered})"),
+        _ => format!("reads are leased from the arena ({registered})"),
     }
 }
 
-/// Which way reads will take, and why: one line, since nobody can see it from outside.
-fn announce(core: &Core) {
-    let budget = core.arena.budget();
-    let name = core.capabilities.name;
-    let path = path_of_reads(core);
-    let pool = core.lends().map_or_else(String::new, |staging| {
-        let limits = staging.limits();
-        format!(
-            ", copies go through leases of the engine's own pool (up to {} bytes, batches of {} keys)",
-            limits.bytes_max, limits.keys_max
-        )
-    });
-    let remark = core
-        .engine
+/// Which way reads will take, and why: one line, since it can't be seen from outside.
+fn announce(parts: &Parts) {
+    let budget = parts.memory.budget();
+    let name = parts.calls.claims().name;
+    let path = path_of_reads(parts);
+    let pool = per_call::remark(parts);
+    let remark = parts
+        .calls
+        .engine()
         .remark()
         .map_or_else(String::new, |remark| format!(", {remark}"));
     log::info!(
         "{name} engine open: {} delivery, {path}{pool}{remark}, arena up to {} bytes (bounce reserve {}), {} readers",
-        core.options.delivery.name(),
+        parts.options.delivery.name(),
         budget.max_bytes,
         budget.bounce_bytes,
-        core.readers.count()
+        parts.calls.workers().count()
     );
 }
 
 fn unavailable(what: &str, error: impl Error + Send + Sync + 'static) -> OpenError {
     OpenError::Unavailable {
-        message: format!("{what}: {}", chain(&error)),
+        message: format!("{what}: {}", chained(&error)),
         source: Some(Box::new(error)),
     }
-}
-
-/// The message with its causes, each once.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
 }

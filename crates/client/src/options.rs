@@ -66,8 +66,7 @@ pub struct Options {
     pub namespace: String,
     /// Bytes of slabs made at open. Default 0: the first slab only.
     pub prewarm_bytes: u64,
-    /// Keys of one batch where the released client's way is followed: `register-per-call`, and reads through an engine's own
-    /// pool. Default 400, as there.
+    /// Keys of one batch of `register-per-call`, and of reads through an engine's own pool. Default 400.
     pub batch_keys: u32,
     /// Tries after the first, for faults that pass. Default 3.
     pub retries: u32,
@@ -210,6 +209,7 @@ mod tests {
             ("1.5GB", 1_500_000_000),
             (" 0.5 kib ", 512),
             ("7b", 7),
+            ("64 bytes", 64),
         ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }

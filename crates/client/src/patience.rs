@@ -88,7 +88,7 @@ impl Wait<'_> {
         Ok(slice.min(deadline - now))
     }
 
-    /// The same with at least `least` from now on: for what must be tried once, however little time there is.
+    /// A wait of at least `least` from now on: for what must be tried once, however little time there is.
     pub(crate) fn at_least(&self, least: Duration) -> Self {
         Self {
             deadline: self.deadline.map(|deadline| deadline.max(Instant::now() + least)),

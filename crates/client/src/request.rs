@@ -78,7 +78,7 @@ impl ReadRequest {
 pub enum ObjectKind {
     /// A tensor.
     Tensor(Arc<TensorSpec>),
-    /// A value that is no tensor, in the encoding of whoever put it.
+    /// A value that is no tensor, in the encoding of its writer.
     Packed,
 }
 
@@ -175,4 +175,24 @@ impl PutItem {
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.len() as u64).sum()
     }
+}
+
+/// How the bytes of a put reach the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PutMode {
+    /// Memory of the arena as it lies, all other through a staging block.
+    #[default]
+    Staged,
+    /// The baseline of the benchmarks, the way of `TransferQueue`'s client today: batches of `batch_keys` keys, whose own memory is registered
+    /// for the batch.
+    RegisterPerCall,
+}
+
+/// What is under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Tensor or not.
+    pub kind: ObjectKind,
+    /// Size of the value, bytes.
+    pub bytes: u64,
 }

@@ -7,8 +7,11 @@ use tensorlease_engine::Tag;
 const TENSOR: u8 = b'T';
 /// First byte of the tag of a value that is no tensor.
 const PACKED: u8 = b'P';
-/// The same, of zero bytes: what is stored under it is a marker, not the value.
+/// First byte of the tag of such a value of zero bytes: a marker is stored for it.
 const PACKED_EMPTY: u8 = b'E';
+
+/// The object that stands for a value of zero bytes.
+pub(crate) const ZERO_MARKER: [u8; 1] = [0];
 
 /// Why there is no such tensor.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

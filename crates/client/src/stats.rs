@@ -1,5 +1,6 @@
 //! Counters of one store.
 
+use crate::FallbackKind;
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
@@ -36,6 +37,8 @@ macro_rules! counters {
         impl Counters {
             pub(crate) fn report(&self, stats: &mut Stats) {
                 $(stats.push(stringify!($name), self.$name.get());)+
+                // The older name stays beside it for one version.
+                stats.push("hot_path_register_calls", self.register_calls_per_read.get());
             }
         }
     };
@@ -114,6 +117,24 @@ counters! {
     engine_write_calls,
     /// Log lines suppressed because the same warning had been given.
     warnings_suppressed,
+}
+
+impl Counters {
+    /// The counter of one kind of fallback.
+    pub(crate) fn fallback(&self, kind: FallbackKind) -> &Counter {
+        match kind {
+            FallbackKind::Budget => &self.fallback_budget,
+            FallbackKind::HostFull => &self.fallback_host_full,
+            FallbackKind::TooLarge => &self.fallback_too_large,
+            FallbackKind::SlabNotRegistered => &self.fallback_slab_not_registered,
+            FallbackKind::SlabNotMapped => &self.fallback_slab_not_mapped,
+            FallbackKind::BounceBusy => &self.fallback_bounce_busy,
+            FallbackKind::CopyCache => &self.fallback_copy_cache,
+            FallbackKind::LoanTooLarge => &self.fallback_loan_too_large,
+            FallbackKind::NoLoan => &self.fallback_no_loan,
+            FallbackKind::LoanOverflow => &self.overflow_loans,
+        }
+    }
 }
 
 /// One number that several threads add to.

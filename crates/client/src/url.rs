@@ -25,7 +25,7 @@ impl StoreUrl {
         };
         let (host, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut options: Vec<(String, String)> = Vec::new();
-        // A plus is a plus here: it joins faults, and nobody writes spaces in a URL.
+        // A plus is a plus here: it joins faults, and a URL has no spaces.
         let query = query.replace('+', "%2B");
         for (name, value) in form_urlencoded::parse(query.as_bytes()).into_owned() {
             if options.iter().any(|(known, _)| *known == name) {

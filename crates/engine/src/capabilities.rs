@@ -29,15 +29,12 @@ pub struct Capabilities {
     pub large_read_bytes_min: u64,
     /// The same of a write call.
     pub large_write_bytes_min: u64,
-    /// Can read a range of an object (`ReadOp::offset`).
-    pub ranges: bool,
-    /// A replace is atomic: a reader sees the old object or the new one, whole.
-    pub atomic_replace: bool,
     /// Makes room for new objects by itself, a little later: a write that was `Full` may succeed after a pause.
     pub evicts: bool,
     /// Other clients of the same store remove objects: a write that was `Full` may succeed when one has, so who has time may wait for that.
     pub others_make_room: bool,
-    /// Stores tags and knows sizes: `describe_batch` works, tags are checked at reads.
+    /// Stores tags and knows sizes: `describe_batch` works, reads check tags, and a replace is atomic: a reader sees the old object or the new
+    /// one, whole.
     pub describes: bool,
     /// A read that ended with `MayStillWrite` may write its memory until `close` returned.
     pub late_writes: bool,

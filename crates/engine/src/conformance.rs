@@ -42,13 +42,9 @@ pub use reads::*;
 pub use registration::*;
 pub use removes::*;
 pub use results::*;
-pub use rig::{Rig, RigMemory, pattern};
+pub use rig::{Factory, Rig, RigMemory, pattern};
 pub use stats::*;
 pub use writes::*;
-
-/// Makes a fresh engine for each check. `None`: this engine can't exist on this machine; the check then passes without
-/// having run, so the factory should say why (or panic where that must not happen).
-pub type Factory<'a> = dyn Fn() -> Option<Rig> + 'a;
 
 /// Calls `$emit!(($args) [every check])`: the one list of checks.
 #[doc(hidden)]
@@ -121,14 +117,4 @@ macro_rules! conformance_tests {
             $crate::for_each_conformance_check!($crate::conformance_test_functions, ($factory));
         }
     };
-}
-
-macro_rules! call_every_check {
-    (($factory:ident) [$($check:ident)+]) => { $( $check($factory); )+ };
-}
-
-/// Runs every check, one after the other; panics at the first that fails. For engines whose tests can't use
-/// [`conformance_tests!`](crate::conformance_tests).
-pub fn run_all(factory: &Factory<'_>) {
-    crate::for_each_conformance_check!(call_every_check, (factory));
 }

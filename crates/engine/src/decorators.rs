@@ -4,14 +4,16 @@
 //! seed and on the order of the calls, never on the clock. In the setting that spoils nothing each passes the
 //! conformance suite.
 //!
-//! They can be stacked from a text, for tests that only have a URL: [`from_spec`].
+//! They can be stacked from a text, for tests that only have a URL: [`from_spec`]. Those that only tests in Rust use come with the feature `conformance`.
 #![warn(clippy::missing_trait_methods)]
 mod choice;
 mod failing;
+#[cfg(feature = "conformance")]
 mod gated;
 mod hanging;
 mod key_losing;
 mod late_writing;
+#[cfg(feature = "conformance")]
 mod observing;
 mod short_reading;
 mod slow;
@@ -20,10 +22,12 @@ mod withheld;
 
 pub use choice::Choice;
 pub use failing::{FailOn, Failing};
+#[cfg(feature = "conformance")]
 pub use gated::{Gate, Gated};
 pub use hanging::Hanging;
 pub use key_losing::KeyLosing;
 pub use late_writing::LateWriting;
+#[cfg(feature = "conformance")]
 pub use observing::{Call, ObservedRead, Observing};
 pub use short_reading::ShortReading;
 pub use slow::Slow;
@@ -66,6 +70,33 @@ macro_rules! forward {
     };
     (@ describe_batch) => {
         fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<$crate::ObjectInfo>, $crate::Fault>> {
+            self.inner.describe_batch(keys)
+        }
+    };
+    // Every call on objects, each after `self.$first()`.
+    (@ objects_after $first:ident) => {
+        fn read_batch(&self, reads: &[$crate::ReadOp<'_>]) -> Vec<Result<u64, $crate::Fault>> {
+            self.$first();
+            self.inner.read_batch(reads)
+        }
+        fn write_batch(&self, writes: &[$crate::WriteOp<'_>]) -> Vec<Result<(), $crate::Fault>> {
+            self.$first();
+            self.inner.write_batch(writes)
+        }
+        fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, $crate::Fault>> {
+            self.$first();
+            self.inner.remove_batch(keys)
+        }
+        fn remove_prefix(&self, prefix: &str) -> Result<u64, $crate::Fault> {
+            self.$first();
+            self.inner.remove_prefix(prefix)
+        }
+        fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, $crate::Fault>> {
+            self.$first();
+            self.inner.contains_batch(keys)
+        }
+        fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<$crate::ObjectInfo>, $crate::Fault>> {
+            self.$first();
             self.inner.describe_batch(keys)
         }
     };

@@ -90,8 +90,6 @@ impl Embedded {
             readers_worth: cores.min(Self::READERS_WORTH),
             large_read_bytes_min: 0,
             large_write_bytes_min: 0,
-            ranges: true,
-            atomic_replace: true,
             evicts: false,
             others_make_room: false,
             describes: true,
@@ -263,11 +261,7 @@ impl Open {
             return Err(Fault::new(FaultKind::Refused, 0, "an object needs at least one byte"));
         }
         for segment in write.segments {
-            let region = Region {
-                addr: segment.addr(),
-                len: segment.len(),
-            };
-            if !self.registrations.allows(region) {
+            if !self.registrations.allows(segment.region()) {
                 return Err(unregistered(segment.len()));
             }
         }

@@ -12,7 +12,7 @@ use tensorlease_memory::{Region, SlabSource, Source, Target, View};
 ///    no results. (`results_come_in_the_order_of_the_keys`, `empty_calls_return_nothing`)
 /// 2. **Reads.** `Ok(n)` of a read: exactly the first `n` bytes of the target were written. A complete read has `n ==
 ///    target.len()`; the client treats anything else as a mismatch and hands nothing out. Targets may begin at any
-///    address. Where `ranges` is claimed the bytes come from `offset` on, and a range past the end is `Mismatch` or
+///    address. The bytes come from `offset` on, and a range past the end is `Mismatch` or
 ///    `Refused`. (`objects_of_every_size_come_back`, `targets_may_be_unaligned_and_tightly_packed`,
 ///    `ranges_come_from_their_offset`, `ranges_past_the_end_are_refused`)
 /// 3. **Identity.** A read whose object has another size than `object_len` is `Mismatch`; so is one whose tag differs, where
@@ -30,13 +30,13 @@ use tensorlease_memory::{Region, SlabSource, Source, Target, View};
 ///    (`unregistered_memory_is_refused_and_untouched`, `registrations_are_checked`, `free_registration_takes_any_memory`)
 /// 7. **Writes.** After `Ok`, every later call from any thread sees the new object: its segments one after the other,
 ///    with its tag. The old object, of whatever size, is gone, and its memory free. After a failure the old object is still there, whole (without
-///    `atomic_replace` it may be gone).
-///    With `atomic_replace` a concurrent reader sees the old object or the new one, never a mixture; without it the read may
+///    `describes` it may be gone).
+///    With `describes` a concurrent reader sees the old object or the new one, never a mixture; without it the read may
 ///    be `Transient`, or a mixture: then nobody replaces a key that may be read. (`written_segments_are_gathered`, `a_replace_may_change_the_size`, `a_replace_is_atomic`, `a_replace_that_does_not_fit_keeps_the_old_object`,
 ///    `replaces_by_another_size_give_the_memory_back`)
 /// 8. **Removal.** `Ok(true)`: the object was there and is gone. `Ok(false)`: there was none. `remove_prefix` removes every
 ///    object whose key starts with the prefix and returns how many there were. A removal never disturbs a running read: it
-///    ends whole or `NotFound` (or `Transient`, without `atomic_replace`). (`removed_objects_are_gone`, `removing_a_missing_key_is_false`, `a_prefix_removes_its_keys_only`)
+///    ends whole or `NotFound` (or `Transient`, without `describes`). (`removed_objects_are_gone`, `removing_a_missing_key_is_false`, `a_prefix_removes_its_keys_only`)
 /// 9. **Questions.** `contains_batch` and `describe_batch` agree with the writes and removals that ended before. A replaced
 ///    object has another version. Without `describes`, `describe_batch` is `Refused`. (`contains_agrees_with_writes`,
 ///    `describe_knows_size_and_tag`, `a_replaced_object_has_another_version`)
@@ -126,7 +126,7 @@ pub struct Viewed {
 pub struct ReadOp<'a> {
     /// Name of the object.
     pub key: &'a str,
-    /// First byte of the object to read; 0 unless `ranges`.
+    /// First byte of the object to read.
     pub offset: u64,
     /// Exactly `target.len()` bytes are wanted.
     pub target: Target<'a>,
@@ -137,6 +137,20 @@ pub struct ReadOp<'a> {
     /// The bytes must come by the engine's transport, also where the engine could copy them out of this very process: for reads that
     /// stand for what other clients do.
     pub by_transport: bool,
+}
+
+impl<'a> ReadOp<'a> {
+    /// All of an object that is as long as its target, whatever its tag, by any way.
+    pub fn whole(key: &'a str, target: Target<'a>) -> Self {
+        Self {
+            key,
+            offset: 0,
+            object_len: target.len() as u64,
+            target,
+            tag: None,
+            by_transport: false,
+        }
+    }
 }
 
 /// One object, gathered from segments (their sum is the object's size, > 0).
@@ -157,7 +171,7 @@ pub struct ObjectInfo {
     pub len: u64,
     /// Tag it was written with, where the engine stores tags.
     pub tag: Option<Tag>,
-    /// Another number for every object that was ever under a key, where replaces are atomic: who reads an object in ranges can see
+    /// Another number for every object that was ever under a key, where the engine describes: who reads an object in ranges can see
     /// whether it was one object all the time. 0 elsewhere.
     pub version: u64,
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`Engine`]: what holds the objects. Its documentation is the contract, clause by clause.
 //! - [`Capabilities`], [`Fault`], [`Tag`]: the words of that contract.
+//! - [`chained`]: an error and its causes in one line.
 //! - [`Staging`]: registered memory of an engine's own, on loan.
 //! - [`Turns`]: few calls at a time, for engines whose calls are in each other's way.
 //! - [`Removals`], [`of_another_size`]: for engines that take objects away from their readers, or lose the memory of replaced ones.
@@ -11,6 +12,7 @@
 //! - `conformance` (feature of the same name): one suite that every engine passes.
 #![deny(unsafe_code)]
 mod capabilities;
+mod causes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod decorators;
@@ -25,6 +27,7 @@ mod tag;
 mod turns;
 
 pub use capabilities::{Capabilities, Registration};
+pub use causes::chained;
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use engine::{Engine, EngineStats, ObjectInfo, ReadOp, Viewed, Views, WriteOp};
 pub use fault::{CloseError, Fault, FaultKind, RegisterError};

@@ -167,14 +167,7 @@ mod tests {
     /// What becomes of a read of `key` that has brought its bytes.
     fn outcome(reading: &Reading<'_>, key: &str) -> Option<FaultKind> {
         let memory = HeapBytes::new(1);
-        let read = ReadOp {
-            key,
-            offset: 0,
-            target: memory.target(),
-            object_len: 1,
-            tag: None,
-            by_transport: false,
-        };
+        let read = ReadOp::whole(key, memory.target());
         let results = reading.verified(&[read], vec![Ok(1)]);
         assert_eq!(results.len(), 1);
         results.into_iter().find_map(Result::err).map(|fault| fault.kind)
@@ -233,14 +226,7 @@ mod tests {
         let reading = removals.reading();
         drop(removals.removing(&["gone"]));
         let memory = HeapBytes::new(1);
-        let read = ReadOp {
-            key: "gone",
-            offset: 0,
-            target: memory.target(),
-            object_len: 1,
-            tag: None,
-            by_transport: false,
-        };
+        let read = ReadOp::whole("gone", memory.target());
         let late = Fault::new(FaultKind::MayStillWrite, -800, "given up");
         assert_eq!(reading.verified(&[read], vec![Err(late.clone())]), [Err(late)]);
     }

@@ -31,14 +31,7 @@ fn read_ten(engine: &dyn Engine, memory: &RigMemory) -> Vec<Result<u64, Fault>> 
     let reads: Vec<ReadOp<'_>> = keys
         .iter()
         .enumerate()
-        .map(|(index, key)| ReadOp {
-            key,
-            offset: 0,
-            target: memory.target(index * 100..index * 100 + 100),
-            object_len: 100,
-            tag: None,
-            by_transport: false,
-        })
+        .map(|(index, key)| ReadOp::whole(key, memory.target(index * 100..index * 100 + 100)))
         .collect();
     engine.read_batch(&reads)
 }
@@ -178,14 +171,7 @@ fn short_reading_writes_half_and_says_so() {
     assert_eq!(found(&memory, 4)[50..], [UNTOUCHED; 50]);
     assert_eq!(found(&memory, 5), pattern(5, 100));
     memory.fill(0, &[UNTOUCHED]);
-    let read = ReadOp {
-        key: "single",
-        offset: 0,
-        target: memory.target(0..1),
-        object_len: 1,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole("single", memory.target(0..1));
     assert_eq!(engine.read_batch(&[read]), [Ok(0)], "half of one byte is none");
     assert_eq!(memory.bytes(0..1), [UNTOUCHED]);
 }

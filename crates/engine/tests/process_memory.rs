@@ -69,14 +69,7 @@ fn the_refusal_of_unregistered_memory_says_what_to_do() {
     let Some(rig) = pinned() else { return };
     rig.write("key", &[1; 100], &Tag::new(b"")).expect("registered memory");
     let memory = Mapping::new(MappingKind::Anonymous, 4096).expect("one page");
-    let read = ReadOp {
-        key: "key",
-        offset: 0,
-        target: memory.target(0..100),
-        object_len: 100,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole("key", memory.target(0..100));
     let results = rig.engine().read_batch(&[read]);
     let fault = results[0].as_ref().expect_err("unregistered memory");
     assert_eq!(fault.kind, FaultKind::Unregistered);

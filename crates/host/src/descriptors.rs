@@ -1,9 +1,8 @@
-//! Every descriptor that this crate makes or receives: each is moved above the standard streams before it is used.
+//! Makes and receives every descriptor of this crate. Each is moved above the standard streams before it is used.
 #![expect(clippy::disallowed_methods, reason = "moved at once")]
-use crate::socket::retrying;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, accept_with, recvmsg,
     socket_with,
@@ -43,8 +42,8 @@ pub(crate) fn file(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Er
     above_standard(rustix::fs::open(path, OFlags::CLOEXEC | flags, mode)?)
 }
 
-/// Bytes of a frame, and the descriptors that come with them. For a moment those have the lowest free numbers: what a
-/// program prints just then is refused, for a memory file takes no writes.
+/// Receives bytes of a frame, and the descriptors that come with them. For a moment these have the lowest free numbers.
+/// What a program prints just then is refused, because a memory file takes no writes.
 pub(crate) fn received(
     socket: BorrowedFd<'_>,
     room: &mut [u8],
@@ -53,7 +52,7 @@ pub(crate) fn received(
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(room)];
-    let message = retrying(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let message = retry_on_intr(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
     for ancillary in control.drain() {
         if let RecvAncillaryMessage::ScmRights(come) = ancillary {
             for descriptor in come {

@@ -10,9 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The kernel takes no longer path of a socket, with its end.
+/// `sun_path` has 108 bytes, with the NUL.
 const PATH_BYTES_MAX: usize = 107;
-/// So long another process may hold the lock only to see who has it.
+/// A process that only looks who has the lock holds it for less than this.
 const LOOKED_AT_MAX: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -29,7 +29,7 @@ pub enum PlaceError {
         /// As asked.
         path: PathBuf,
     },
-    /// A relative path means another place in every process.
+    /// A relative path would mean another place in every process.
     #[error("{path:?} is not absolute; write host:///run/user/1000/tensorlease/host.sock, for example")]
     Relative {
         /// As asked.
@@ -45,7 +45,7 @@ pub enum PlaceError {
     },
     /// The folder for sockets belongs to somebody else, or others may write to it.
     #[error("{folder:?} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")]
-    Foreign {
+    NotYours {
         /// The folder.
         folder: PathBuf,
     },
@@ -66,7 +66,7 @@ pub enum PlaceError {
     },
 }
 
-/// What `tensorlease serve` or `stop` is told to mean this socket, as a shell reads it.
+/// The option that names this socket to `tensorlease serve` and `stop`, quoted for a shell.
 pub(crate) fn socket_option(socket: &Path) -> String {
     let path = socket.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"@%+=:,./-_".contains(&byte);
@@ -97,8 +97,8 @@ impl SocketPath {
         Ok(Self(path))
     }
 
-    /// This user's one daemon of this host: `$XDG_RUNTIME_DIR/tensorlease/host.sock`, or in a folder of this user's in the folder for temporary
-    /// files.
+    /// This user's own daemon: `$XDG_RUNTIME_DIR/tensorlease/host.sock`. Without that variable the socket lies in a
+    /// folder of this user in the folder for temporary files.
     ///
     /// # Errors
     /// [`PlaceError::TooLong`], [`PlaceError::RelativeVariable`].
@@ -119,17 +119,17 @@ impl SocketPath {
         &self.0
     }
 
-    /// The file that whoever is, or starts, the daemon holds locked.
+    /// The file that the daemon keeps locked while it starts and runs.
     pub fn lock_path(&self) -> PathBuf {
         let mut path = self.0.clone().into_os_string();
         path.push(".lock");
         PathBuf::from(path)
     }
 
-    /// Makes the folder, for this user alone, where there is none.
+    /// Makes the folder for this user alone, if there is none.
     ///
     /// # Errors
-    /// [`PlaceError::Foreign`] where others could put their own socket there.
+    /// [`PlaceError::NotYours`] where others could put their own socket there.
     pub fn make_folder(&self) -> Result<(), PlaceError> {
         let folder = self.0.parent().unwrap_or_else(|| Path::new("/"));
         let failed = |source| PlaceError::Io {
@@ -141,11 +141,11 @@ impl SocketPath {
             made.map_err(failed)?;
         }
         let own = rustix::process::getuid().as_raw();
-        // A link leads wherever its owner likes.
+        // The owner of a link decides where it leads, so the link is checked too.
         let name = std::fs::symlink_metadata(folder).map_err(failed)?;
         let facts = std::fs::metadata(folder).map_err(failed)?;
         let trusted = |owner: u32| owner == own || owner == 0;
-        // A sticky folder like /tmp may be written by others, who can't replace what is not theirs; its owner can.
+        // Others may write to a sticky folder like /tmp, but can't replace what is not theirs. Its owner can.
         let sticky = facts.mode() & 0o1000 != 0;
         let writable_by_others = facts.mode() & 0o022 != 0;
         let safe = if sticky {
@@ -154,24 +154,25 @@ impl SocketPath {
             facts.uid() == own && !writable_by_others
         };
         if !safe || !trusted(name.uid()) {
-            return Err(PlaceError::Foreign {
+            return Err(PlaceError::NotYours {
                 folder: folder.to_owned(),
             });
         }
         Ok(())
     }
 
-    /// Does a daemon listen there? Never waits: one that has more clients to take in than fit its queue does listen.
+    /// Does a daemon listen there? Never waits: a daemon with a full queue listens.
     pub fn is_listening(&self) -> bool {
         let connected = descriptors::unix_socket(SocketFlags::NONBLOCK)
             .and_then(|socket| connect(&socket, &SocketAddrUnix::new(&self.0)?));
         matches!(connected, Ok(()) | Err(Errno::AGAIN))
     }
 
-    /// The daemon of this place, from the lock that it holds as long as it lives. Also of one whose socket was removed.
+    /// The daemon that holds the lock of this place, also where its socket was removed.
     pub fn holder(&self) -> Option<Holder> {
         let file = descriptors::file(&self.lock_path(), OFlags::RDWR | OFlags::NOFOLLOW, Mode::empty()).ok()?;
-        // Shared with others who look. It ends with `file`; a daemon that starts at this moment tries again.
+        // The lock is shared with others who look. It ends with `file`. A daemon that starts at this moment tries
+        // again.
         if flock(&file, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
             return None;
         }
@@ -183,8 +184,8 @@ impl SocketPath {
         })
     }
 
-    /// The lock, if nobody holds it, with the number of this process in it. It ends with the process, however that
-    /// ends.
+    /// Takes the lock, and writes the number of this process to its file. None: another process holds it. The lock ends
+    /// with the process.
     ///
     /// # Errors
     /// [`PlaceError::Io`] where the file can't be made.
@@ -200,7 +201,7 @@ impl SocketPath {
             let file = descriptors::file(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                // A process that asks who holds it does so for a moment.
+                // Perhaps a process only looks who holds it.
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => {
                     std::thread::sleep(LOOK_AGAIN);
                     continue;
@@ -208,10 +209,10 @@ impl SocketPath {
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(errno) => return Err(failed(errno)),
             }
-            // For messages alone: on a full disk they do without.
+            // The number is only for messages, which do without it on a full disk.
             let _told = ftruncate(&file, 0)
                 .and_then(|()| rustix::io::pwrite(&file, format!("{}\n", std::process::id()).as_bytes(), 0));
-            // Whoever cleans the folder may have removed the file meanwhile: a lock that no name leads to keeps nobody out.
+            // The file may have been removed meanwhile. A lock that no name leads to keeps no other daemon out.
             if FileId::at(&path) == FileId::of(&file) {
                 return Ok(Some(file));
             }
@@ -222,7 +223,7 @@ impl SocketPath {
 /// The daemon that holds the lock of a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process, in its own numbering. None: it could not write that down.
+    /// Its process, as numbered in its own PID namespace. None: it could not write the number.
     pub process: Option<u32>,
 }
 
@@ -243,7 +244,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// None: there is no such file, or it can't be looked at. The last part of the path is not followed.
+    /// None: there is no such file, or it can't be read. A link is not followed.
     pub(crate) fn at(path: &Path) -> Option<Self> {
         let facts = std::fs::symlink_metadata(path).ok()?;
         Some(Self {
@@ -287,7 +288,7 @@ mod tests {
         }
         for place in [place, linked] {
             let refused = place.make_folder();
-            assert!(matches!(refused, Err(PlaceError::Foreign { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(PlaceError::NotYours { .. })), "{refused:?}");
         }
     }
 
@@ -310,7 +311,7 @@ mod tests {
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
         let refused = SocketPath::new(open.join("host.sock")).unwrap().make_folder();
-        assert!(matches!(refused, Err(PlaceError::Foreign { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(PlaceError::NotYours { .. })), "{refused:?}");
     }
 
     #[test]

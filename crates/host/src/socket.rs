@@ -1,14 +1,14 @@
 //! Frames over a Unix socket, and the descriptors that ride on them.
 use crate::descriptors::{self, DESCRIPTORS_MAX};
 use crate::wire::{self, LENGTH_BYTES, WireError};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// First size of a buffer: most messages fit.
+/// First size of a buffer. Most messages fit.
 const BUFFER_BYTES: usize = 16 << 10;
 /// A buffer that grew for a large message is kept up to this size.
 pub(crate) const KEPT_BYTES_MAX: usize = 256 << 10;
@@ -19,7 +19,7 @@ pub(crate) enum Broken {
     /// The other side closed it, or died.
     #[error("the other side has gone")]
     Gone,
-    /// Nothing came, or nothing was taken, within the socket's bound.
+    /// Nothing came or was taken within the socket's timeout.
     #[error("the other side does not answer")]
     Silent,
     /// What came is no message.
@@ -46,11 +46,11 @@ impl From<WireError> for Broken {
     }
 }
 
-/// Bytes that have come, and the frames in them.
+/// Bytes that have come. Frames are taken from them.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     buffer: Vec<u8>,
-    /// What has come and was not taken lies in `start..end`.
+    /// Bytes that have come and were not taken are in `start..end`.
     start: usize,
     end: usize,
     /// Descriptors that have come and were not taken.
@@ -59,7 +59,7 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    /// `takes_descriptors`: otherwise the kernel closes whatever is sent.
+    /// `takes_descriptors`: otherwise the kernel closes descriptors that are sent.
     pub(crate) fn new(takes_descriptors: bool) -> Self {
         Self {
             buffer: vec![0; BUFFER_BYTES],
@@ -82,7 +82,8 @@ impl FrameReader {
         Ok(&self.buffer[body])
     }
 
-    /// The same for an answer that may take long: the socket's bound only says how often the wait begins again. It ends with the connection.
+    /// Waits for the next frame however long it takes, and returns its body. The socket's timeout only begins the wait
+    /// again. The wait ends with the connection.
     pub(crate) fn next_however_long(&mut self, socket: BorrowedFd<'_>) -> Result<&[u8], Broken> {
         let body = loop {
             match self.wait(socket) {
@@ -111,7 +112,7 @@ impl FrameReader {
         Ok(body)
     }
 
-    /// Room for a frame of `len` bytes that begins at the buffer's start.
+    /// Makes room for a frame of `len` bytes that begins at `start`.
     fn make_room(&mut self, len: usize) -> Result<(), Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -125,7 +126,7 @@ impl FrameReader {
             (self.start, self.end) = (0, self.end - self.start);
         }
         if let Some(more) = len.checked_sub(self.buffer.len()) {
-            // Without memory for one client's message the others are served on.
+            // Where there is no memory for one client's message, the others are still served.
             self.buffer.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.buffer.resize(len, 0);
         }
@@ -137,7 +138,7 @@ impl FrameReader {
         let come = if self.takes_descriptors {
             descriptors::received(socket, room, &mut self.descriptors)?
         } else {
-            retrying(|| rustix::net::recv(socket, &mut *room, RecvFlags::empty()))?.0
+            retry_on_intr(|| rustix::net::recv(socket, &mut *room, RecvFlags::empty()))?.0
         };
         if come == 0 {
             return Err(Broken::Gone);
@@ -151,15 +152,15 @@ impl FrameReader {
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Broken> {
     let mut sent = 0;
     while sent < bytes.len() {
-        sent += retrying(|| rustix::net::send(socket, &bytes[sent..], SendFlags::NOSIGNAL))?;
+        sent += retry_on_intr(|| rustix::net::send(socket, &bytes[sent..], SendFlags::NOSIGNAL))?;
     }
     Ok(())
 }
 
-/// Sends all of `bytes` without waiting. False: nothing was sent, for the other side takes nothing just now.
+/// Sends all of `bytes` without waiting. False: nothing was sent, because the other side takes nothing now.
 pub(crate) fn send_if_room(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<bool, Broken> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match retrying(|| rustix::net::send(socket, bytes, flags)) {
+    match retry_on_intr(|| rustix::net::send(socket, bytes, flags)) {
         Ok(sent) => send(socket, &bytes[sent..]).map(|()| true),
         Err(Errno::AGAIN) => Ok(false),
         Err(errno) => Err(errno.into()),
@@ -178,22 +179,12 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Bor
         "{} descriptors go in one message",
         descriptors.len()
     );
-    let sent = retrying(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
+    let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
     send(socket, &bytes[sent..])
 }
 
-/// Ends both directions: whoever waits on the socket, here or there, wakes up.
+/// Ends both directions. Threads that wait on the socket, here or there, wake up.
 pub(crate) fn shut_down(socket: impl AsFd) {
     // It fails only where the socket has ended already.
     let _ended = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-}
-
-/// A signal does not end a call.
-pub(crate) fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! What lies where a daemon wants its socket, and who takes it away meanwhile.
+//! What is found where a daemon wants its socket, and what happens when it is removed.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Processes come and go: what a dead client held comes back, and a dead daemon is an error at once.
+//! Processes come and go. What a dead client held comes back, and a dead daemon is an error at once.
 mod lies;
 mod support;
 
@@ -54,7 +54,7 @@ fn plays_a_role() {
         "liar" => {
             lies::tell(&socket);
             println!("ready");
-            // Nobody reads what the test harness would say.
+            // Nothing reads what the test harness would print.
             std::process::exit(0);
         }
         other => panic!("no such role: {other}"),
@@ -278,7 +278,7 @@ fn what_a_stopped_daemon_does_not_take_goes_back_when_it_runs_again() {
     engine.close().expect("the engine closes");
     drop(engine);
     stop(&daemon.child);
-    // More messages than a socket holds, and nobody talks to the daemon afterwards.
+    // These are more messages than a socket holds, and no call follows.
     drop(lent);
     kill_process(pid, Signal::CONT).expect("a child can be continued");
     eventually("what was dropped to come back", || {
@@ -479,7 +479,7 @@ fn a_client_and_a_daemon_in_two_pid_namespaces_say_so_and_what_to_do() {
     assert_tells_of_namespaces(&refused.to_string());
 }
 
-/// What a process may have open; the daemon asks for no more meanwhile.
+/// Sets how many descriptors a process may have open.
 fn limit_descriptors(process: &Process, most: Option<u64>) -> Option<u64> {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -497,7 +497,7 @@ fn dead_clients_are_noticed_though_the_system_refused_to_wait_for_them_for_a_whi
     let mut holder = place.process("holder");
     // Fewer than are watched: the kernel refuses to wait for so many.
     let before = limit_descriptors(&daemon, Some(1));
-    // Whoever goes has the others looked at anew.
+    // A client that goes makes the daemon look at the others again.
     drop(leaving);
     eventually("the end of a session", || {
         watching.report().expect("the daemon answers").clients.len() == 3

@@ -1,4 +1,5 @@
-//! An engine behind the daemon: it moves bytes in and out of memory that clients were lent, whatever becomes of them meanwhile.
+//! An engine behind the daemon moves bytes in and out of memory that clients were lent, also where the clients die
+//! meanwhile.
 #[path = "support/requiring.rs"]
 mod requiring;
 mod support;
@@ -413,7 +414,7 @@ fn welcomed_lane(socket: &SocketPath, session: u64) -> RawClient {
     lane
 }
 
-/// Length of the extents of clients that lie: what they hold stays theirs until this process ends.
+/// Length of the extents of clients that break the protocol. What they hold stays theirs until this process ends.
 const LIED_BYTES: u64 = 64 << 10;
 
 /// A session with one extent: its number, the connection, and the extent's ticket.

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Panics of the daemon's threads, which it survives: they are defects all the same.
+/// Panics of the daemon's threads. The daemon survives them, but they are defects.
 static DAEMON_PANICS: AtomicUsize = AtomicUsize::new(0);
 
 /// Plays one input, and looks out for such panics.

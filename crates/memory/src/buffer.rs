@@ -52,10 +52,7 @@ impl Buffer {
 
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.base.as_ptr() as usize,
-            len: self.len,
-        }
+        Region::of(self.base.as_ptr(), self.len)
     }
 
     /// The first byte, valid for reads as long as the buffer lives.

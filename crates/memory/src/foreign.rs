@@ -94,10 +94,7 @@ impl Foreign {
 
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.addr(),
-            len: self.len,
-        }
+        Region::of(self.base, self.len)
     }
 
     /// The bytes `range`, to be written by a transfer. Panics when the range is out of bounds.

@@ -3,6 +3,16 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What a forked child gets of the slabs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForkPolicy {
+    /// A copy: leased bytes stay readable, but the kernel copies pinned pages at every fork.
+    #[default]
+    Inherit,
+    /// Nothing: fork is cheap, and a touch in the child is a fault.
+    Exclude,
+}
+
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static HANDLER: Once = Once::new();
 

@@ -61,10 +61,7 @@ impl HeapBytes {
 
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.base.as_ptr() as usize,
-            len: self.len,
-        }
+        Region::of(self.base.as_ptr(), self.len)
     }
 
     /// All bytes, to be written by a transfer.

@@ -1,7 +1,7 @@
 //! Memory that a read lands in, whoever owns it.
 
+use crate::books::Shared;
 use crate::buffer::Memory;
-use crate::pool::Shared;
 use crate::{Buffer, Foreign, HeapBytes, InFlight, Mapping, Region, Source, Target};
 use std::ops::Range;
 use std::sync::Weak;
@@ -28,11 +28,6 @@ impl Landing {
             Self::Heap(heap) => heap.len(),
             Self::Foreign(foreign) => foreign.len(),
         }
-    }
-
-    /// Has it no bytes?
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The address range.
@@ -132,7 +127,7 @@ fn lease_blocks<'a>(landings: impl Iterator<Item = &'a Landing>) {
     for (pool, blocks) in by_pool {
         // Where the pool is gone there are no books left, and nobody who could hand the blocks out again.
         if let Some(pool) = pool.upgrade() {
-            pool.lease(&blocks);
+            pool.lease(blocks.into_iter().map(InFlight::hold));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::slab::Hold;
 use crate::{Region, Source, Target};
 use std::ops::Range;
-use tensorlease_arena::{Block, Destination};
+use tensorlease_arena::Block;
 
 /// A block owned by the record of an engine call. Drop = release through the return list.
 ///
@@ -36,21 +36,6 @@ impl InFlight {
     /// Bytes asked for.
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: no block is asked for without bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Position of the bytes asked for.
-    pub fn destination(&self) -> Destination {
-        let block = self.block();
-        Destination::Arena {
-            slab: block.slab,
-            offset: block.offset,
-            len: self.len as u64,
-        }
     }
 
     /// Address range of the bytes asked for.
@@ -106,11 +91,6 @@ impl Lease {
     /// Bytes asked for.
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: no block is asked for without bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Address range of the bytes asked for.

@@ -1,15 +1,13 @@
 //! Which leased block does an address lie in? A write uses memory of the arena in place.
 
-use crate::Region;
-use std::collections::BTreeMap;
+use crate::{Region, RegionMap};
 
 /// The leased blocks of a pool. The index by address is made at the first question and kept from then on: a process that
 /// only reads never pays for it.
 #[derive(Debug, Default)]
 pub(crate) struct LeasedBlocks {
     by_index: Vec<Option<Region>>,
-    /// Address -> length.
-    by_address: Option<BTreeMap<usize, usize>>,
+    by_address: Option<RegionMap>,
 }
 
 impl LeasedBlocks {
@@ -20,7 +18,7 @@ impl LeasedBlocks {
         }
         self.by_index[index] = Some(region);
         if let Some(by_address) = &mut self.by_address {
-            by_address.insert(region.addr, region.len);
+            by_address.insert(region, ());
         }
     }
 
@@ -30,17 +28,20 @@ impl LeasedBlocks {
             return;
         };
         if let Some(by_address) = &mut self.by_address {
-            by_address.remove(&region.addr);
+            by_address.remove(region);
         }
     }
 
     pub(crate) fn contains(&mut self, region: Region) -> bool {
         let by_address = self.by_address.get_or_insert_with(|| {
-            let leased = self.by_index.iter().flatten();
-            leased.map(|block| (block.addr, block.len)).collect()
+            let mut leased = RegionMap::default();
+            self.by_index
+                .iter()
+                .flatten()
+                .for_each(|block| leased.insert(*block, ()));
+            leased
         });
-        let before = by_address.range(..=region.addr).next_back();
-        before.is_some_and(|(&addr, &len)| Region { addr, len }.contains(region))
+        by_address.contains(region)
     }
 }
 

@@ -19,6 +19,7 @@
 //! Nothing reads them through a reference meanwhile (rule 1). That an engine call gets disjoint targets is the client's
 //! duty, and the engine contract's.
 #![deny(unsafe_code)]
+#![allow(clippy::len_without_is_empty, reason = "hardly any memory is made without bytes")]
 
 #[allow(unsafe_code)]
 mod span;
@@ -40,12 +41,14 @@ mod lease;
 #[allow(unsafe_code)]
 mod slab;
 
+mod books;
 pub mod descriptor;
+mod growing;
 mod growth;
 mod leased_blocks;
 mod parts;
 mod pool;
-mod region_set;
+mod region_map;
 mod return_list;
 mod slab_source;
 mod sync;
@@ -64,14 +67,16 @@ pub mod process;
 pub use buffer::Buffer;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
 pub use foreign::Foreign;
-pub use growth::{GrowError, Grown, Growth, SlabKeeper, Ungrown, Unregistered};
+pub use fork::ForkPolicy;
+pub use growing::{GrowError, Growth};
+pub use growth::{Grown, SlabKeeper, Ungrown, Unregistered};
 pub use heap::{HeapBytes, has_room};
 pub use landing::{Landing, into_buffers, into_whole_buffers};
 pub use lease::{InFlight, Lease};
 pub use mapping::{MEMORY_FILE, MapError, Mapping, MappingKind};
 pub use parts::lay_out;
-pub use pool::{Admission, ForkPolicy, Pool, SlabReservation};
-pub use region_set::RegionSet;
+pub use pool::{Admission, Pool, SlabReservation};
+pub use region_map::RegionMap;
 pub use return_list::ReturnList;
 pub use slab_source::{NoSlab, SealedSlabs, SlabMemory, SlabSource};
 pub use span::{Region, Source, Target};

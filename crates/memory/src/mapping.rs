@@ -18,10 +18,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum MappingKind {
     /// Private memory of this process; a forked child gets a copy.
     Anonymous,
-    /// A memory file, which can be passed to another process; shared, also with a forked child.
-    Memfd,
-    /// As `Memfd`, and sealed. No process that gets the file can make it shorter, so that no touch of a mapping of it
-    /// can fail. None can write to its descriptor: the bytes are reached through mappings alone.
+    /// A sealed memory file, which can be passed to another process; shared, also with a forked child. No process that gets it can
+    /// make it shorter, so that no touch of a mapping of it can fail. None can write to its descriptor: the bytes are
+    /// reached through mappings alone.
     Sealed,
 }
 
@@ -102,12 +101,8 @@ impl Mapping {
             .ok_or_else(|| failed(Errno::INVAL))?;
         let (address, memfd) = match kind {
             MappingKind::Anonymous => (map_anonymous(rounded).map_err(failed)?, None),
-            MappingKind::Memfd => {
-                let memfd = memory_file(rounded, MemfdFlags::empty()).map_err(failed)?;
-                (map_file(&memfd, rounded).map_err(failed)?, Some(memfd))
-            }
             MappingKind::Sealed => {
-                let memfd = memory_file(rounded, MemfdFlags::ALLOW_SEALING).map_err(failed)?;
+                let memfd = memory_file(rounded).map_err(failed)?;
                 fcntl_add_seals(&memfd, SEALS | SealFlags::SEAL).map_err(failed)?;
                 (map_file(&memfd, rounded).map_err(failed)?, Some(memfd))
             }
@@ -210,17 +205,9 @@ impl Mapping {
         self.len
     }
 
-    /// Always false: an empty mapping is not possible.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.base.as_ptr() as usize,
-            len: self.len,
-        }
+        Region::of(self.base.as_ptr(), self.len)
     }
 
     /// The bytes `range`, to be written by a transfer. Panics when the range is out of bounds.
@@ -318,8 +305,11 @@ fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
 pub const MEMORY_FILE: &str = "tensorlease";
 
 #[expect(clippy::disallowed_methods, reason = "moved at once")]
-fn memory_file(len: usize, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
-    let memfd = above_standard(memfd_create(MEMORY_FILE, MemfdFlags::CLOEXEC | flags)?)?;
+fn memory_file(len: usize) -> Result<OwnedFd, Errno> {
+    let memfd = above_standard(memfd_create(
+        MEMORY_FILE,
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?)?;
     ftruncate(&memfd, len as u64)?;
     // Every write goes to the end of the file, past which a sealed one has no bytes: the kernel refuses it. The flag
     // stays with the file wherever it is passed. So a write is refused also while the file has the number of a closed
@@ -356,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_mapping_is_zero_page_aligned_and_rounded_up() {
-        for kind in [MappingKind::Anonymous, MappingKind::Memfd, MappingKind::Sealed] {
+        for kind in [MappingKind::Anonymous, MappingKind::Sealed] {
             let page = limits::page_bytes();
             let mapping = Mapping::new(kind, page + 1).expect("two pages can be mapped");
             assert_eq!(mapping.len(), 2 * page);
@@ -390,10 +380,10 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the test's own file")]
     fn a_file_that_could_become_shorter_is_not_mapped() {
         let page = limits::page_bytes();
-        let open = Mapping::new(MappingKind::Memfd, 2 * page).unwrap();
+        let open = memory_file(2 * page).unwrap();
         let short = Mapping::new(MappingKind::Sealed, page).unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        for memfd in [passed(&open), passed(&short), file.into()] {
+        for memfd in [open, passed(&short), file.into()] {
             let refused = Mapping::of_sealed(memfd, 2 * page);
             assert!(matches!(refused, Err(MapError::NotSealed { .. })), "{refused:?}");
         }

@@ -1,12 +1,11 @@
 //! Pages pinned in the kernel through io_uring registered buffers: one ring, one sparse table.
 
 use crate::descriptor::{NUMBER_MIN, above_standard};
-use crate::{Region, limits};
+use crate::{Region, RegionMap, limits};
 use io_uring::IoUring;
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Why memory could not be pinned or unpinned.
 #[derive(Debug, thiserror::Error)]
@@ -95,8 +94,8 @@ pub const PIN_SLOTS: u32 = 16_384;
 pub struct Pinner {
     /// One registration at a time. Never needed to ask `covers`.
     table: Mutex<Table>,
-    /// Address -> length of what is pinned.
-    pinned: RwLock<BTreeMap<usize, Pin>>,
+    /// What is pinned, and in which slot.
+    pinned: RwLock<RegionMap<u32>>,
 }
 
 /// The kernel's sparse table of registered buffers, and which slots of it are free.
@@ -106,12 +105,6 @@ struct Table {
     free: Vec<u32>,
     /// This slot and those above were never used.
     unused: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Pin {
-    len: usize,
-    slot: u32,
 }
 
 impl std::fmt::Debug for Pinner {
@@ -139,7 +132,7 @@ impl Pinner {
         };
         Ok(Self {
             table: Mutex::new(table),
-            pinned: RwLock::new(BTreeMap::new()),
+            pinned: RwLock::default(),
         })
     }
 
@@ -159,7 +152,7 @@ impl Pinner {
             });
         }
         let mut table = self.lock_table();
-        if self.overlaps(region) {
+        if self.pinned().overlaps(region) {
             return Err(PinError::Overlap { addr, len });
         }
         let slot = table.take_slot().ok_or(PinError::NoSlot { slots: PIN_SLOTS })?;
@@ -172,7 +165,7 @@ impl Pinner {
             return Err(error);
         }
         // Under the table's lock, so that an overlap can't slip in between.
-        self.write_pinned().insert(addr, Pin { len, slot });
+        self.write_pinned().insert(region, slot);
         Ok(())
     }
 
@@ -183,14 +176,8 @@ impl Pinner {
     pub fn unpin(&self, region: Region) -> Result<(), PinError> {
         let Region { addr, len } = region;
         let mut table = self.lock_table();
-        let pin = {
-            let mut pinned = self.write_pinned();
-            match pinned.get(&addr) {
-                Some(pin) if pin.len == len => pinned.remove(&addr),
-                _ => None,
-            }
-        };
-        let slot = pin.ok_or(PinError::Unknown { addr, len })?.slot;
+        let pinned = self.write_pinned().remove(region);
+        let slot = pinned.ok_or(PinError::Unknown { addr, len })?;
         table
             .update(slot, std::ptr::null_mut(), 0)
             .map_err(|source| PinError::Kernel { len, source })?;
@@ -198,22 +185,24 @@ impl Pinner {
         Ok(())
     }
 
+    /// Unpins all regions; the first failure is reported after all were tried.
+    ///
+    /// # Errors
+    /// As [`Self::unpin`].
+    pub fn unpin_all(&self) -> Result<(), PinError> {
+        let regions: Vec<Region> = self.pinned().iter().map(|(region, _)| region).collect();
+        let unpinned: Vec<Result<(), PinError>> = regions.into_iter().map(|region| self.unpin(region)).collect();
+        unpinned.into_iter().collect()
+    }
+
     /// Is every byte inside ONE pinned region? O(log n).
     pub fn covers(&self, region: Region) -> bool {
-        let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
-        region.len == 0 || before(&pinned, region.addr).is_some_and(|pin| pin.contains(region))
+        region.len == 0 || self.pinned().contains(region)
     }
 
     /// Bytes of all pinned regions.
     pub fn pinned_bytes(&self) -> u64 {
-        let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
-        pinned.values().map(|pin| pin.len as u64).sum()
-    }
-
-    fn overlaps(&self, region: Region) -> bool {
-        let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
-        // Pinned regions are disjoint, so the last that starts before this one's end is the only one that can reach into it.
-        before(&pinned, region.end() - 1).is_some_and(|pin| pin.overlaps(region))
+        self.pinned().bytes()
     }
 
     /// What the limit says of `len` bytes more, whatever others of this user hold (the kernel knows; this is a lower bound).
@@ -234,7 +223,11 @@ impl Pinner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_pinned(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<usize, Pin>> {
+    fn pinned(&self) -> RwLockReadGuard<'_, RegionMap<u32>> {
+        self.pinned.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_pinned(&self) -> RwLockWriteGuard<'_, RegionMap<u32>> {
         self.pinned.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -274,12 +267,6 @@ fn ring() -> io::Result<IoUring> {
     let moved = above_standard(descriptor.try_clone_to_owned()?)?;
     // SAFETY: `moved` is owned here alone and refers to the ring that `made` refers to, whose parameters these are.
     unsafe { IoUring::from_fd(moved.into_raw_fd(), made.params().clone()) }
-}
-
-/// The pinned region that starts last among those at or before `addr`.
-fn before(pinned: &BTreeMap<usize, Pin>, addr: usize) -> Option<Region> {
-    let (&addr, pin) = pinned.range(..=addr).next_back()?;
-    Some(Region { addr, len: pin.len })
 }
 
 fn refused(step: &str, source: io::Error) -> PinError {

@@ -1,24 +1,15 @@
 //! Slabs + arena bookkeeping + the return list: hands out blocks of memory.
 
-use crate::growth::Growing;
+use crate::books::{Books, Shared, shortest_slab};
+use crate::fork::ForkPolicy;
+use crate::growing::{GrowError, Growing};
 use crate::leased_blocks::LeasedBlocks;
-use crate::slab::{Hold, Slab, to_usize};
-use crate::sync::{Mutex, MutexGuard};
-use crate::{GrowError, InFlight, Lease, Mapping, MappingKind, NoSlab, Region, ReturnList, SlabMemory, SlabSource};
-use std::borrow::Borrow;
+use crate::slab::{Slab, to_usize};
+use crate::sync::Mutex;
+use crate::{InFlight, Lease, Mapping, MappingKind, NoSlab, Region, ReturnList, SlabMemory, SlabSource};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex as StaticMutex, PoisonError};
-use tensorlease_arena::{AcquireError, Arena, BlockId, Budget, SlabId, SlabKind, Usage};
-
-/// What a forked child gets of the slabs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ForkPolicy {
-    /// A copy: leased bytes stay readable, but the kernel copies pinned pages at every fork.
-    #[default]
-    Inherit,
-    /// Nothing: fork is cheap, and a touch in the child is a fault.
-    Exclude,
-}
+use std::sync::Arc;
+use tensorlease_arena::{AcquireError, Arena, Budget, SlabId, SlabKind, Usage};
 
 /// Result of [`Pool::acquire`].
 #[derive(Debug)]
@@ -29,9 +20,6 @@ pub struct Admission {
     pub refused: Option<AcquireError>,
 }
 
-/// Slabs of pools that went while some of their blocks were quarantined. Never emptied.
-static KEPT_MAPPED: StaticMutex<Vec<Arc<Slab>>> = StaticMutex::new(Vec::new());
-
 /// Hands out blocks of memory. Clone = another handle of the same pool.
 ///
 /// One lock guards the books; it is held for index arithmetic only, never while memory is mapped, populated or copied. In
@@ -39,29 +27,6 @@ static KEPT_MAPPED: StaticMutex<Vec<Arc<Slab>>> = StaticMutex::new(Vec::new());
 #[derive(Clone, Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
-}
-
-pub(crate) struct Shared {
-    name: &'static str,
-    budget: Budget,
-    fork: ForkPolicy,
-    /// None: each slab is a mapping of its own.
-    source: Option<Arc<dyn SlabSource>>,
-    returns: Arc<ReturnList>,
-    books: Mutex<Books>,
-    growing: Growing,
-}
-
-/// Everything under the lock.
-#[derive(Debug)]
-struct Books {
-    arena: Arena,
-    slabs: BTreeMap<SlabId, Arc<Slab>>,
-    leased: LeasedBlocks,
-    /// One entry per quarantined block: its slab must stay mapped, come what may.
-    quarantined: Vec<Arc<Slab>>,
-    stale_returns: u64,
-    closed: bool,
 }
 
 impl Pool {
@@ -117,7 +82,7 @@ impl Pool {
         let mut refused = None;
         for &(len, align) in wanted {
             match books.acquire(kind, len, align) {
-                Ok(block) => blocks.push(block),
+                Ok(hold) => blocks.push(InFlight::new(hold, to_usize(len))),
                 Err(error) => {
                     refused = Some(error);
                     break;
@@ -222,18 +187,17 @@ impl Pool {
     /// In flight -> leased, all under one lock, order kept. Panics on another pool's block.
     pub fn lease(&self, blocks: Vec<InFlight>) -> Vec<Lease> {
         for block in &blocks {
-            self.shared.check_own(block);
+            self.shared.check_own(block.hold());
         }
-        self.shared.lease(&blocks);
+        self.shared.lease(blocks.iter().map(InFlight::hold));
         blocks.into_iter().map(Lease::new).collect()
     }
 
     /// In flight -> quarantined: a transfer may still write the block. Its memory stays mapped and is not reused until
-    /// [`Pool::end_quarantine`]; if the pool goes before that, the slab's memory is kept for good. The bound
-    /// `quarantine_bytes` is the caller's to compare with [`Usage::quarantined_bytes`]: the block is quarantined in any
-    /// case. Takes the lock, so it is for workers, not for deleters. Panics on another pool's block.
+    /// [`Pool::end_quarantine`]; if the pool goes before that, the slab's memory is kept for good. How much may be
+    /// quarantined is the caller's to compare with [`Usage::quarantined_bytes`]: the block is quarantined in any case. Takes the lock, so it is for workers, not for deleters. Panics on another pool's block.
     pub fn quarantine(&self, block: InFlight) {
-        self.shared.check_own(&block);
+        self.shared.check_own(block.hold());
         let mut books = self.shared.lock();
         let quarantined = books.arena.quarantine(block.block().id);
         quarantined.expect("a block stays in flight while its InFlight lives");
@@ -333,120 +297,6 @@ impl Pool {
     }
 }
 
-impl Shared {
-    /// A panic while the lock was held does not make the pool unusable: each change of the books is one call of the arena,
-    /// which checks before it changes anything, so the books are whole between any two.
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_drained(&self) -> MutexGuard<'_, Books> {
-        let mut books = self.lock();
-        self.returns.drain(|id| books.give_back(id));
-        books
-    }
-
-    /// In flight -> leased, all under one lock. The blocks are this pool's.
-    pub(crate) fn lease<B: Borrow<InFlight>>(&self, blocks: &[B]) {
-        let mut books = self.lock();
-        for block in blocks {
-            books.lease(block.borrow());
-        }
-    }
-
-    fn check_own(self: &Arc<Self>, block: &InFlight) {
-        let pool = block.hold().slab().pool();
-        assert!(
-            std::ptr::eq(pool.as_ptr(), Arc::as_ptr(self)),
-            "a block goes back to the pool it came from, not to the {}",
-            self.name
-        );
-    }
-}
-
-impl Books {
-    fn acquire(&mut self, kind: SlabKind, len: u64, align: u64) -> Result<InFlight, AcquireError> {
-        if self.closed {
-            let usage = self.arena.usage();
-            return Err(AcquireError::Exhausted {
-                asked: len,
-                free: 0,
-                largest: 0,
-                held: usage.leased_bytes + usage.in_flight_bytes + usage.quarantined_bytes,
-            });
-        }
-        let block = self.arena.acquire(kind, len, align)?;
-        let slab = self.slabs.get(&block.slab).expect("a block lies in an admitted slab");
-        let len = to_usize(len);
-        Ok(InFlight::new(Hold::new(Arc::clone(slab), block, len), len))
-    }
-
-    fn lease(&mut self, block: &InFlight) {
-        let id = block.block().id;
-        let leased = self.arena.lease(id);
-        leased.expect("a block stays in flight while its InFlight lives");
-        self.leased.insert(id.index, block.hold().region());
-    }
-
-    fn give_back(&mut self, id: BlockId) {
-        match self.arena.release(id) {
-            Ok(()) => self.leased.remove(id.index),
-            Err(stale) => {
-                debug_assert!(false, "a block is handed out once and comes back once: {stale}");
-                self.stale_returns += 1;
-            }
-        }
-    }
-
-    /// Of at most `most` bytes, but long enough for `largest`.
-    fn reserve_slab(&mut self, kind: SlabKind, missing_bytes: u64, largest: u64, most: u64) -> Option<(SlabId, u64)> {
-        let page = self.arena.budget().page_bytes;
-        let len = self.arena.next_slab_len(kind, missing_bytes, largest)?;
-        let len = len.min((most - most % page).max(shortest_slab(largest, page)));
-        Some((self.arena.reserve_slab(kind, len)?, len))
-    }
-
-    fn take_empty_slabs(&mut self, wanted: impl Fn(SlabKind) -> bool) -> Vec<SlabMemory> {
-        let mut taken = Vec::new();
-        for (id, kind, _) in self.arena.empty_slabs() {
-            if wanted(kind) {
-                taken.extend(self.take_slab(id));
-            }
-        }
-        taken
-    }
-
-    /// None: blocks of it are out, or it is being made and its memory is its reservation's.
-    fn take_slab(&mut self, slab: SlabId) -> Option<SlabMemory> {
-        self.arena.remove_slab(slab).ok()?;
-        let memory = self.slabs.remove(&slab)?;
-        Some(memory.memory().clone())
-    }
-}
-
-impl Drop for Books {
-    fn drop(&mut self) {
-        // Rule 4 of the crate documentation: an abandoned transfer may still write these.
-        let mut kept = KEPT_MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.append(&mut self.quarantined);
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Shared")
-            .field("name", &self.name)
-            .field("books", &self.books)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Whole pages that hold a block of `largest` bytes.
-fn shortest_slab(largest: u64, page_bytes: u64) -> u64 {
-    largest.max(1).next_multiple_of(page_bytes)
-}
-
 /// What became of a slab that was to be made.
 #[derive(Debug)]
 pub(crate) enum Made {
@@ -480,11 +330,6 @@ impl SlabReservation {
     /// Length, bytes.
     pub fn len(&self) -> u64 {
         self.memory().len() as u64
-    }
-
-    /// Always false: no slab is made without bytes.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     fn memory(&self) -> &SlabMemory {

@@ -1,6 +1,6 @@
 //! A slab's memory, and the hold that keeps one block of it from being reused.
 
-use crate::pool::Shared;
+use crate::books::Shared;
 use crate::{Region, ReturnList, SlabMemory, fork, poison};
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};

@@ -88,20 +88,12 @@ impl SlabMemory {
 
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.base() as usize,
-            len: self.len,
-        }
+        Region::of(self.base(), self.len)
     }
 
     /// Length, bytes.
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: no slab is made without bytes.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// What it lies in.

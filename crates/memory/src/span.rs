@@ -13,6 +13,13 @@ pub struct Region {
 }
 
 impl Region {
+    pub(crate) fn of(base: *const u8, len: usize) -> Self {
+        Self {
+            addr: base as usize,
+            len,
+        }
+    }
+
     /// Address after the last byte (saturating, so that nonsense numbers compare instead of wrapping).
     pub fn end(&self) -> usize {
         self.addr.saturating_add(self.len)
@@ -59,6 +66,11 @@ unsafe impl Send for Source<'_> {}
 unsafe impl Sync for Source<'_> {}
 
 impl<'a> Target<'a> {
+    fn at(addr: *mut u8, len: usize) -> Self {
+        let life = PhantomData;
+        Self { addr, len, life }
+    }
+
     /// The bytes `range` of the `len` bytes at `base`. Panics when the range is out of bounds.
     ///
     /// # Safety
@@ -66,11 +78,7 @@ impl<'a> Target<'a> {
     /// meanwhile.
     pub(crate) unsafe fn within(base: *mut u8, len: usize, range: Range<usize>) -> Self {
         check(&range, len);
-        Target {
-            addr: base.wrapping_add(range.start),
-            len: range.len(),
-            life: PhantomData,
-        }
+        Target::at(base.wrapping_add(range.start), range.len())
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
@@ -87,17 +95,9 @@ impl<'a> Target<'a> {
         self.len
     }
 
-    /// Has it no bytes?
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.addr(),
-            len: self.len,
-        }
+        Region::of(self.addr, self.len)
     }
 
     /// The first `len` bytes only. Panics past the end.
@@ -109,21 +109,13 @@ impl<'a> Target<'a> {
     /// The first `at` bytes, and the rest. Panics past the end.
     pub fn split_at(self, at: usize) -> (Self, Self) {
         check(&(0..at), self.len);
-        let rest = Target {
-            addr: self.addr.wrapping_add(at),
-            len: self.len - at,
-            life: PhantomData,
-        };
+        let rest = Target::at(self.addr.wrapping_add(at), self.len - at);
         (Target { len: at, ..self }, rest)
     }
 
     /// The same memory read instead of written (checksums, copy-out).
     pub fn as_source(&self) -> Source<'_> {
-        Source {
-            addr: self.addr,
-            len: self.len,
-            life: PhantomData,
-        }
+        Source::at(self.addr, self.len)
     }
 
     /// For engines and decorators that write after the call returned (a late write).
@@ -132,15 +124,16 @@ impl<'a> Target<'a> {
     /// The caller keeps the memory mapped until the detached target's last use; the engine contract's quarantine clause
     /// promises that.
     pub unsafe fn detach(&self) -> Target<'static> {
-        Target {
-            addr: self.addr,
-            len: self.len,
-            life: PhantomData,
-        }
+        Target::at(self.addr, self.len)
     }
 }
 
 impl<'a> Source<'a> {
+    fn at(addr: *const u8, len: usize) -> Self {
+        let life = PhantomData;
+        Self { addr, len, life }
+    }
+
     /// The bytes `range` of the `len` bytes at `base`. Panics when the range is out of bounds.
     ///
     /// # Safety
@@ -148,11 +141,7 @@ impl<'a> Source<'a> {
     /// meanwhile.
     pub(crate) unsafe fn within(base: *const u8, len: usize, range: Range<usize>) -> Self {
         check(&range, len);
-        Source {
-            addr: base.wrapping_add(range.start),
-            len: range.len(),
-            life: PhantomData,
-        }
+        Source::at(base.wrapping_add(range.start), range.len())
     }
 
     pub(crate) fn as_ptr(&self) -> *const u8 {
@@ -176,20 +165,13 @@ impl<'a> Source<'a> {
 
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.addr(),
-            len: self.len,
-        }
+        Region::of(self.addr, self.len)
     }
 
     /// The bytes `range` of these. Panics when the range is out of bounds.
     pub fn slice(self, range: Range<usize>) -> Self {
         check(&range, self.len);
-        Source {
-            addr: self.addr.wrapping_add(range.start),
-            len: range.len(),
-            life: PhantomData,
-        }
+        Source::at(self.addr.wrapping_add(range.start), range.len())
     }
 
     /// A copy of the bytes.
@@ -206,21 +188,13 @@ impl<'a> Source<'a> {
 
 impl<'a> From<&'a [u8]> for Source<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Source {
-            addr: bytes.as_ptr(),
-            len: bytes.len(),
-            life: PhantomData,
-        }
+        Source::at(bytes.as_ptr(), bytes.len())
     }
 }
 
 impl<'a> From<&'a mut [u8]> for Target<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
-        Target {
-            addr: bytes.as_mut_ptr(),
-            len: bytes.len(),
-            life: PhantomData,
-        }
+        Target::at(bytes.as_mut_ptr(), bytes.len())
     }
 }
 

@@ -41,11 +41,6 @@ impl View {
         self.len
     }
 
-    /// Has it no bytes?
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The first byte, valid for reads as long as the view lives.
     pub fn as_ptr(&self) -> *const u8 {
         self.mapping.base().wrapping_add(self.start)
@@ -53,10 +48,7 @@ impl View {
 
     /// The address range.
     pub fn region(&self) -> Region {
-        Region {
-            addr: self.as_ptr() as usize,
-            len: self.len,
-        }
+        Region::of(self.as_ptr(), self.len)
     }
 
     /// The bytes `range`, to be read by a transfer. Panics when the range is out of bounds.

@@ -67,7 +67,7 @@ fn kernel_pinned_bytes() -> u64 {
 #[test]
 fn pinned_memory_is_covered_until_it_is_unpinned() {
     let Some(pinner) = counted_pinner() else { return };
-    for kind in [MappingKind::Anonymous, MappingKind::Memfd] {
+    for kind in [MappingKind::Anonymous, MappingKind::Sealed] {
         let mapping = populated(kind, 1 << 20);
         let region = mapping.region();
         assert!(!pinner.covers(region));

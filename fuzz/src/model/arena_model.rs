@@ -62,12 +62,11 @@ pub struct ArenaModel {
 }
 
 impl ArenaModel {
-    pub fn new(pages: u64, bounce_pages: u64, quarantine_pages: u64) -> Self {
+    pub fn new(pages: u64, bounce_pages: u64) -> Self {
         let budget = Budget::new((pages + 1) * PAGE, PAGE).expect("at least one page");
         let mut budget = budget
             .with_bounce(bounce_pages.min(pages) * PAGE)
             .expect("at most all of it");
-        budget.quarantine_bytes = quarantine_pages * PAGE;
         (budget.slab_bytes_first, budget.slab_bytes_max) = (4 * PAGE, 32 * PAGE);
         let arena = Arena::new(budget);
         assert_eq!(arena.usage(), Usage::default());
@@ -218,9 +217,6 @@ impl ArenaModel {
         match *error {
             AcquireError::ZeroBytes => assert_eq!(len, 0),
             AcquireError::TooLarge { most, .. } => assert!(most == self.kind_bytes(kind) && len > most),
-            AcquireError::QuarantineFull { quarantined, most, .. } => {
-                assert!(quarantined > most && quarantined == self.arena.usage().quarantined_bytes);
-            }
             AcquireError::NeedsSlab { growable_bytes, .. } => {
                 assert!(growable_bytes == self.left(kind) && growable_bytes >= least);
             }

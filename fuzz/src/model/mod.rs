@@ -17,7 +17,8 @@ enum Subject {
     Arena {
         pages: u8,
         bounce_pages: u8,
-        quarantine_pages: u8,
+        /// Means nothing. The seeds have such a byte.
+        spare: u8,
     },
 }
 
@@ -34,9 +35,9 @@ pub fn replay(input: &[u8]) -> usize {
         Subject::Arena {
             pages,
             bounce_pages,
-            quarantine_pages,
+            spare: _,
         } => {
-            let mut model = ArenaModel::new(pages.into(), bounce_pages.into(), quarantine_pages.into());
+            let mut model = ArenaModel::new(pages.into(), bounce_pages.into());
             let steps = each_step(&mut input, |step| model.step(&step));
             model.finish();
             steps

@@ -19,13 +19,14 @@ const CHECKSUM_MISMATCH: i64 = -801;
 const RPC_FAIL: i64 = -900;
 const RPC_TIMEOUT: i64 = -901;
 
-/// A transfer that Mooncake gives up (after 60 s, -800) is not cancelled, and was seen to write its destination later; fast failures end only
-/// when every part of the transfer has ended. Between the two there is room for slow machines.
+/// Mooncake gives a transfer up after 60 s (-800) without cancelling it, and such a transfer was seen to write its
+/// destination later. A fast failure comes only when every part of the transfer has ended. Between the two there is
+/// room for slow machines.
 pub(super) const MAY_STILL_RUN_FROM: Duration = Duration::from_secs(30);
 
 /// Which way bytes went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Read,
     Write,
     /// No bytes: removals, questions.
@@ -33,9 +34,9 @@ pub(super) enum Way {
 }
 
 /// The fault of a negative code that came after `elapsed`.
-pub(super) fn fault(code: i64, way: Way, elapsed: Duration) -> Fault {
-    let (kind, message) = meaning(code, way);
-    let moved = way != Way::Asked && !ended_before_moving(code);
+pub(super) fn fault(code: i64, direction: Direction, elapsed: Duration) -> Fault {
+    let (kind, message) = meaning(code, direction);
+    let moved = direction != Direction::Asked && !ended_before_moving(code);
     let (kind, message) = if moved && MAY_STILL_RUN_FROM <= elapsed {
         let seconds = elapsed.as_secs();
         let message = format!("{message}; given up after {seconds} s, the transfer may still go on");
@@ -46,6 +47,16 @@ pub(super) fn fault(code: i64, way: Way, elapsed: Duration) -> Fault {
     Fault::new(kind, i32::try_from(code).unwrap_or(i32::MIN), message)
 }
 
+/// The fault of a call that moves no bytes.
+pub(super) fn asked(code: i64) -> Fault {
+    fault(code, Direction::Asked, Duration::ZERO)
+}
+
+/// What a call without a result says.
+pub(super) fn done(code: i64) -> Result<(), Fault> {
+    if code == 0 { Ok(()) } else { Err(asked(code)) }
+}
+
 /// Codes that the master gives before any transfer is started.
 pub(super) fn ended_before_moving(code: i64) -> bool {
     matches!(
@@ -54,9 +65,9 @@ pub(super) fn ended_before_moving(code: i64) -> bool {
     )
 }
 
-fn meaning(code: i64, way: Way) -> (FaultKind, &'static str) {
+fn meaning(code: i64, direction: Direction) -> (FaultKind, &'static str) {
     match code {
-        NO_AVAILABLE_HANDLE if way == Way::Write => (
+        NO_AVAILABLE_HANDLE if direction == Direction::Write => (
             FaultKind::Full,
             "the segments are full or fragmented, or no process contributes one (segment=0 everywhere)",
         ),

@@ -13,8 +13,9 @@ use std::{
 use tensorlease::OpenError;
 use tensorlease_memory::limits;
 
-/// Variables that Mooncake reads when a client is made, and what they must say unless somebody has set them. The default queue of the TCP
-/// transport wedges a peer for a minute once some 2,052 keys wait (Mooncake #3710), and 20 tries of a set-up freeze Python for 90 s.
+/// Variables that Mooncake reads when a client is made, and what they must say unless somebody has set them. The
+/// default queue of the TCP transport wedges a peer for a minute once some 2,052 keys wait (Mooncake #3710), and 20
+/// tries of a set-up freeze Python for 90 s.
 const VARIABLES: [(&str, &str); 2] = [
     ("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "65535"),
     ("MC_STORE_CLIENT_SETUP_RETRIES", "1"),
@@ -32,7 +33,8 @@ const ANSWER_MIN: Duration = Duration::from_millis(100);
 const INSTALL: &str = "pip install mooncake-transfer-engine (or mooncake-transfer-engine-non-cuda)";
 const LIBRARIES: &str = "install the native libraries it names (Debian: libibverbs1 librdmacm1 libnuma1 libcurl4)";
 
-/// The process that a client was made in last; 0: none. A forked child inherits the number, and not the threads that Mooncake's set-up waits for.
+/// The process that a client was made in last; 0: none. A forked child inherits the number, and not the threads that
+/// Mooncake's set-up waits for.
 static MADE_IN: AtomicU32 = AtomicU32::new(0);
 
 /// A client of the cluster.
@@ -63,8 +65,8 @@ pub(super) fn connect(settings: &Settings) -> Result<Connected, OpenError> {
     attached.unwrap_or_else(|| Err(unavailable("Python is ending".to_owned(), None)))
 }
 
-/// Asks for a function that no master has, and lets go; the address by which this machine reaches the master. A process that listens and does
-/// not answer would freeze Python in Mooncake's set-up for 30 s.
+/// Asks for a function that no master has, and lets go; the address by which this machine reaches the master. A process
+/// that listens and does not answer would freeze Python in Mooncake's set-up for 30 s.
 fn reach(master: &str, timeout: Duration) -> Result<IpAddr, OpenError> {
     let refused = |error: std::io::Error| {
         let message =

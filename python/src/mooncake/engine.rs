@@ -1,55 +1,52 @@
 //! The engine: the contract's clauses over Mooncake's calls.
 use super::{
-    calls::{Calls, Placement, RangeTransfer, Transfer, attached},
-    codes::{self, Way, fault},
+    calls::{Calls, attached},
+    codes::{self, asked, done},
     connect::{connect, refused_registration},
     loans::StorePool,
-    own_segment::{Outcome, OwnSegment},
+    own_segment::OwnSegment,
+    reading::Reads,
     settings::{Protocol, Settings},
     turns::TurnsOverTcp,
-    writing::{LateSources, Replaced},
+    writing::{LateSources, Replaced, Writes},
 };
 use pyo3::{prelude::*, types::PyWeakrefReference};
-use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tensorlease::{OpenError, Options};
 use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, FaultKind, ObjectInfo, ReadOp, RegisterError, Registration,
-    Removals, Staging, Turn, WriteOp,
+    Removals, Staging, WriteOp,
 };
-use tensorlease_memory::{Region, RegionSet};
+use tensorlease_memory::{Region, RegionMap};
 
 /// Half of what one peer's queue took before it wedged, for masters and peers that don't have the longer queue.
 const BATCH_KEYS_MAX: usize = 1024;
-/// A call of this size ends well within the master's read lease (10 s by default) at the slowest speed seen, a quarter of a GiB per second.
+/// A call of this size ends well within the master's read lease (10 s by default) at the slowest speed seen, a quarter
+/// of a GiB per second.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 /// Reads into one registration above 4 GiB were measured a third slower (LMCache #4432).
 const REGISTRATION_BYTES_MAX: u64 = 7 << 29;
-/// More readers gain nothing: one thread of Mooncake moves the bytes.
+/// More threads gain nothing, since one thread of Mooncake moves the bytes.
 const READERS_WORTH: usize = 4;
-/// More where one call at a time is enough for the transport.
+/// Where one call at a time is enough for the transport, a call is larger.
 const LARGE_CALL_BYTES_MIN: u64 = 256 << 20;
 
 /// Mooncake Store, seen from this process.
 pub(super) struct Mooncake {
     capabilities: Capabilities,
-    pub(super) calls: Calls,
+    calls: Calls,
     loans: Option<StorePool>,
     own_segment: Option<OwnSegment>,
     remark: Option<String>,
-    registrations: Mutex<RegionSet>,
-    /// This process's own: Mooncake's read leases don't hold them back.
-    pub(super) removals: Removals,
-    /// Of calls over TCP.
-    turns: Option<TurnsOverTcp>,
-    pub(super) late_sources: LateSources,
-    pub(super) replaced: Replaced,
-    /// Is it open? Held for reading by running calls, so that `close` waits for them.
+    registrations: Mutex<RegionMap>,
+    /// Removals by this process. Mooncake's read leases don't hold them back.
+    removals: Removals,
+    late_sources: LateSources,
+    replaced: Replaced,
+    /// Is it open? Running calls hold it for reading, so that `close` waits for them.
     open: RwLock<bool>,
     counters: Counters,
 }
@@ -66,32 +63,24 @@ impl Mooncake {
     pub(super) fn connect(settings: &Settings, options: &Options) -> Result<Self, OpenError> {
         let connected = connect(settings)?;
         let registers = settings.protocol == Protocol::Rdma || settings.force;
-        // Where registration costs nothing the pool would only add a copy (requirement A9).
+        // Where registration costs nothing the pool would only add a copy.
         let loans = if registers {
             StorePool::open(&connected, settings, options)
         } else {
             None
         };
-        let calls = Calls::new(connected);
-        let (own_segment, remark) = match OwnSegment::find(&calls, settings) {
-            Some(Ok(found)) => (
-                Some(found),
-                Some("objects of this process's own segment copied by its readers".to_owned()),
-            ),
-            Some(Err(why)) => (
-                None,
-                Some(format!(
-                    "objects of this process's own segment copied by Mooncake ({why})"
-                )),
-            ),
-            None => (None, None),
-        };
-        let unused = settings.store_pool.is_some() && !registers;
-        let unused = unused
-            .then(|| "pool=store not used over TCP, where registering costs nothing (force=1 uses it)".to_owned());
         let alone = settings.segment_bytes == 0;
         let turns = (settings.protocol == Protocol::Tcp).then(|| TurnsOverTcp::new(alone));
         let large_bytes_min = if turns.is_some() { LARGE_CALL_BYTES_MIN } else { 0 };
+        let calls = Calls::new(connected, turns);
+        let (own_segment, remark) = match OwnSegment::find(&calls, settings) {
+            Some(Ok(found)) => (Some(found), Some("its readers".to_owned())),
+            Some(Err(why)) => (None, Some(format!("Mooncake ({why})"))),
+            None => (None, None),
+        };
+        let remark = remark.map(|who| format!("objects of this process's own segment copied by {who}"));
+        let unused = (settings.store_pool.is_some() && !registers)
+            .then(|| "pool=store not used over TCP, where registering costs nothing (force=1 uses it)".to_owned());
         Ok(Self {
             capabilities: Capabilities {
                 name: "mooncake",
@@ -107,8 +96,6 @@ impl Mooncake {
                 // Objects of its own segment are copied by all readers.
                 large_read_bytes_min: if alone { large_bytes_min } else { 0 },
                 large_write_bytes_min: large_bytes_min,
-                ranges: true,
-                atomic_replace: false,
                 evicts: true,
                 others_make_room: false,
                 describes: false,
@@ -124,7 +111,6 @@ impl Mooncake {
                 .reduce(|one, other| format!("{one}, {other}")),
             registrations: Mutex::default(),
             removals: Removals::default(),
-            turns,
             late_sources: LateSources::default(),
             replaced: Replaced::default(),
             open: RwLock::new(true),
@@ -143,7 +129,7 @@ impl Mooncake {
         open.then_some(open)
     }
 
-    fn registrations(&self) -> MutexGuard<'_, RegionSet> {
+    fn registrations(&self) -> MutexGuard<'_, RegionMap> {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,184 +141,47 @@ impl Mooncake {
         !self.requires() || self.registrations().contains(region)
     }
 
-    /// Whole objects: what lies in this process is copied here, the rest comes in one call.
-    fn read_whole(&self, reads: &[&ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
-        let Some(own_segment) = &self.own_segment else {
-            return self.fetch_whole(reads);
-        };
-        let done = own_segment.read(&self.calls, reads);
-        let missing = reads.iter().zip(&done).filter(|(_, done)| done.is_none());
-        let missing: Vec<&ReadOp<'_>> = missing.map(|(read, _)| *read).collect();
-        let mut fetched = self.fetch_whole(&missing).into_iter();
-        let result = |done: Outcome| done.unwrap_or_else(|| fetched.next().expect("one result per object fetched"));
-        done.into_iter().map(result).collect()
+    fn reads(&self) -> Reads<'_> {
+        Reads {
+            calls: &self.calls,
+            own_segment: self.own_segment.as_ref(),
+            registers: self.requires(),
+        }
     }
 
-    /// Whole objects in one call of Mooncake's.
-    fn fetch_whole(&self, reads: &[&ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
-        if reads.is_empty() {
+    fn writes(&self) -> Writes<'_> {
+        Writes {
+            calls: &self.calls,
+            removals: &self.removals,
+            replaced: &self.replaced,
+            late_sources: &self.late_sources,
+        }
+    }
+
+    fn ask<T>(
+        &self,
+        keys: &[&str],
+        call: impl FnOnce(&Calls, &[&str]) -> Result<Vec<i64>, Fault>,
+        meaning: impl Fn(i64) -> Result<T, Fault>,
+    ) -> Vec<Result<T, Fault>> {
+        let Some(_open) = self.enter() else {
+            return keys.iter().map(|_| Err(Fault::closed())).collect();
+        };
+        if keys.is_empty() {
             return Vec::new();
         }
-        let transfers: Vec<Transfer<'_>> = reads
-            .iter()
-            .map(|read| transfer(read.key, read.target.region()))
-            .collect();
-        let bytes = transfers.iter().map(|transfer| transfer.len).sum();
-        let _turn = self.turn_of_read(transfers.len(), bytes);
-        let started = Instant::now();
-        let codes = match self.calls.get_into(&transfers) {
-            Ok(codes) => codes,
-            Err(fault) => return vec![Err(self.late(fault, started.elapsed())); reads.len()],
-        };
-        let elapsed = started.elapsed();
-        let mut results: Vec<Result<u64, Fault>> = reads
-            .iter()
-            .zip(codes)
-            .map(|(read, code)| self.read_result(read, code, elapsed))
-            .collect();
-        self.find_offloaded(reads, &mut results);
-        results
-    }
-
-    /// A size, or the fault of a code. Mooncake gives a shorter object's size and leaves the rest of the memory as it is.
-    fn read_result(&self, read: &ReadOp<'_>, code: i64, elapsed: Duration) -> Result<u64, Fault> {
-        if let Ok(len) = u64::try_from(code) {
-            return if len == read.object_len {
-                Ok(len)
-            } else {
-                Err(another_size(len, read.object_len))
-            };
+        match call(&self.calls, keys) {
+            Ok(codes) => codes.into_iter().map(meaning).collect(),
+            Err(fault) => keys.iter().map(|_| Err(fault.clone())).collect(),
         }
-        if code == codes::INVALID_PARAMS {
-            // The one code for a longer object and for anything else that is wrong with a key.
-            match self.calls.size(read.key) {
-                Ok(len) if len == codes::OBJECT_NOT_FOUND => return Err(fault(len, Way::Read, elapsed)),
-                Ok(len) => match u64::try_from(len) {
-                    Ok(len) if len != read.object_len => return Err(another_size(len, read.object_len)),
-                    _ => {}
-                },
-                Err(fault) => return Err(fault),
-            }
-        }
-        Err(fault(code, Way::Read, elapsed))
-    }
-
-    /// A failed read of an object that its owner has offloaded to an SSD may still be written.
-    fn find_offloaded(&self, reads: &[&ReadOp<'_>], results: &mut [Result<u64, Fault>]) {
-        let doubtful = |result: &Result<u64, Fault>| {
-            matches!(result, Err(fault) if matches!(fault.kind, FaultKind::Transient | FaultKind::Refused)
-                && !codes::ended_before_moving(i64::from(fault.code)))
-        };
-        let failed: Vec<usize> = (0..reads.len()).filter(|at| doubtful(&results[*at])).collect();
-        if failed.is_empty() {
-            return;
-        }
-        let keys: Vec<&str> = failed.iter().map(|at| reads[*at].key).collect();
-        for (at, offloaded) in failed.into_iter().zip(self.calls.offloaded(&keys)) {
-            if let (true, Err(fault)) = (offloaded, &mut results[at]) {
-                fault.kind = FaultKind::MayStillWrite;
-                fault.message = format!("{}; its owner may still send it from an SSD", fault.message).into();
-            }
-        }
-    }
-
-    /// A call that Python itself ended: nobody knows how far Mooncake got.
-    pub(super) fn late(&self, mut fault: Fault, elapsed: Duration) -> Fault {
-        if codes::MAY_STILL_RUN_FROM <= elapsed {
-            fault.kind = FaultKind::MayStillWrite;
-        }
-        fault
-    }
-
-    /// Ranges of large objects, one call each.
-    fn read_range(&self, read: &ReadOp<'_>) -> Result<u64, Fault> {
-        let region = read.target.region();
-        let before = self.placement(read)?;
-        if read
-            .offset
-            .checked_add(region.len as u64)
-            .is_none_or(|end| read.object_len < end)
-        {
-            let message = format!(
-                "{} bytes from {} on are past the end of {} bytes",
-                region.len, read.offset, read.object_len
-            );
-            return Err(Fault::new(FaultKind::Mismatch, 0, message));
-        }
-        let registered = !self.requires() && self.calls.register(region.addr, region.len)? == 0;
-        let range = RangeTransfer {
-            key: read.key,
-            addr: region.addr,
-            offset: read.offset,
-            len: region.len,
-        };
-        let turn = self.turn_of_read(1, region.len);
-        let started = Instant::now();
-        let result = self.calls.get_range(&range);
-        drop(turn);
-        let elapsed = started.elapsed();
-        let mut results = [self.range_result(result, elapsed)];
-        self.find_offloaded(&[read], &mut results);
-        let undone = match registered {
-            true => self.calls.unregister(region.addr).map(drop),
-            false => Ok(()),
-        };
-        let [result] = results;
-        let len = Fault::of_both(result, undone)?;
-        if self.placement(read)? == before {
-            return Ok(len);
-        }
-        // The object went away or moved while its bytes were read: what came may be another's.
-        Err(fault(codes::LEASE_EXPIRED, Way::Read, elapsed))
-    }
-
-    fn range_result(&self, result: Result<i64, Fault>, elapsed: Duration) -> Result<u64, Fault> {
-        let code = result.map_err(|fault| self.late(fault, elapsed))?;
-        u64::try_from(code).map_err(|_| fault(code, Way::Read, elapsed))
-    }
-
-    /// Where the object of a read lies now. Another size is a mismatch, none is not found.
-    fn placement(&self, read: &ReadOp<'_>) -> Result<Placement, Fault> {
-        let none = || fault(codes::OBJECT_NOT_FOUND, Way::Asked, Duration::ZERO);
-        let placement = self.calls.placement(read.key)?.ok_or_else(none)?;
-        let len = match placement.len() {
-            Some(len) => len,
-            None => {
-                let len = self.calls.size(read.key)?;
-                u64::try_from(len).map_err(|_| fault(len, Way::Asked, Duration::ZERO))?
-            }
-        };
-        if len == read.object_len {
-            Ok(placement)
-        } else {
-            Err(another_size(len, read.object_len))
-        }
-    }
-
-    /// Waits for the turn of a call over TCP.
-    fn turn_of_read(&self, objects: usize, bytes: usize) -> Option<Turn<'_>> {
-        self.turns.as_ref().map(|turns| turns.read(objects, bytes))
-    }
-
-    pub(super) fn turn_of_write(&self, objects: usize, bytes: usize) -> Option<Turn<'_>> {
-        self.turns.as_ref().map(|turns| turns.write(objects, bytes))
     }
 }
 
-pub(super) fn transfer(key: &str, region: Region) -> Transfer<'_> {
-    Transfer {
-        key,
-        addr: region.addr,
+fn failed(region: Region, source: Fault) -> RegisterError {
+    RegisterError::Failed {
         len: region.len,
+        source: Box::new(source),
     }
-}
-
-fn another_size(found: u64, asked: u64) -> Fault {
-    Fault::new(
-        FaultKind::Mismatch,
-        0,
-        format!("holds {found} bytes, asked for {asked}; ask for what it holds"),
-    )
 }
 
 fn unregistered() -> Fault {
@@ -350,7 +199,7 @@ impl Engine for Mooncake {
             return Err(RegisterError::Closed);
         };
         if !self.requires() {
-            self.registrations().insert(region);
+            self.registrations().insert(region, ());
             return Ok(());
         }
         if REGISTRATION_BYTES_MAX < region.len as u64 {
@@ -362,13 +211,10 @@ impl Engine for Mooncake {
         if self.registrations().overlaps(region) {
             return Err(RegisterError::Overlap { addr: region.addr });
         }
-        let failed = |source: Fault| RegisterError::Failed {
-            len: region.len,
-            source: Box::new(source),
-        };
-        match self.calls.register(region.addr, region.len).map_err(failed)? {
+        let failed = |source| failed(region, source);
+        match self.calls.register(region).map_err(failed)? {
             0 => {
-                self.registrations().insert(region);
+                self.registrations().insert(region, ());
                 Ok(())
             }
             code => Err(failed(Fault::new(
@@ -384,20 +230,14 @@ impl Engine for Mooncake {
         let Some(_open) = self.enter() else {
             return Err(RegisterError::Closed);
         };
-        if !self.registrations().remove(region) {
+        if self.registrations().remove(region).is_none() {
             return Err(RegisterError::Unknown { addr: region.addr });
         }
         if !self.requires() {
             return Ok(());
         }
-        let failed = |source: Fault| RegisterError::Failed {
-            len: region.len,
-            source: Box::new(source),
-        };
-        match self.calls.unregister(region.addr).map_err(failed)? {
-            0 => Ok(()),
-            code => Err(failed(fault(code, Way::Asked, Duration::ZERO))),
-        }
+        let failed = |source| failed(region, source);
+        self.calls.unregister(region).and_then(done).map_err(failed)
     }
 
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
@@ -413,11 +253,11 @@ impl Engine for Mooncake {
         };
         let is_whole = |read: &ReadOp<'_>| read.offset == 0 && read.object_len == read.target.len() as u64;
         let whole: Vec<&ReadOp<'_>> = reads.iter().filter(|read| is_whole(read) && known(read)).collect();
-        let mut whole = self.read_whole(&whole).into_iter();
+        let mut whole = self.reads().whole(&whole).into_iter();
         let result = |read: &ReadOp<'_>| match (known(read), is_whole(read)) {
             (false, _) => Err(unregistered()),
             (true, true) => whole.next().expect("one result per whole object"),
-            (true, false) => self.read_range(read),
+            (true, false) => self.reads().range(read),
         };
         let results = reads.iter().map(result).collect();
         reading.verified(reads, results)
@@ -433,10 +273,10 @@ impl Engine for Mooncake {
         let is_alone = |write: &WriteOp<'_>| self.requires() && write.segments.len() != 1;
         let together = writes.iter().filter(|write| known(write) && !is_alone(write));
         let together: Vec<&WriteOp<'_>> = together.collect();
-        let mut together = self.write_together(&together).into_iter();
+        let mut together = self.writes().together(&together).into_iter();
         let result = |write: &WriteOp<'_>| match (known(write), is_alone(write)) {
             (false, _) => Err(unregistered()),
-            (true, true) => self.write_pieces(write),
+            (true, true) => self.writes().pieces(write),
             (true, false) => together.next().expect("one result per object"),
         };
         writes.iter().map(result).collect()
@@ -447,7 +287,7 @@ impl Engine for Mooncake {
         self.ask(keys, Calls::remove, |code| match code {
             0 => Ok(true),
             codes::OBJECT_NOT_FOUND => Ok(false),
-            code => Err(fault(code, Way::Asked, Duration::ZERO)),
+            code => Err(asked(code)),
         })
     }
 
@@ -459,29 +299,26 @@ impl Engine for Mooncake {
         }
         let _removing = self.removals.removing_prefix(prefix);
         let code = self.calls.remove_matching(&starting_with(prefix))?;
-        u64::try_from(code).map_err(|_| fault(code, Way::Asked, Duration::ZERO))
+        u64::try_from(code).map_err(|_| asked(code))
     }
 
     fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
         self.ask(keys, Calls::exist, |code| match code {
             0 => Ok(false),
             1 => Ok(true),
-            code => Err(fault(code, Way::Asked, Duration::ZERO)),
+            code => Err(asked(code)),
         })
     }
 
     fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        let open = self.enter().is_some();
-        let refused = || {
-            Fault::new(
-                FaultKind::Refused,
-                0,
-                "Mooncake knows neither shapes nor dtypes; pass them to the read",
-            )
+        let fault = match self.enter() {
+            Some(_) => {
+                let message = "Mooncake knows neither shapes nor dtypes; pass them to the read";
+                Fault::new(FaultKind::Refused, 0, message)
+            }
+            None => Fault::closed(),
         };
-        keys.iter()
-            .map(|_| Err(if open { refused() } else { Fault::closed() }))
-            .collect()
+        keys.iter().map(|_| Err(fault.clone())).collect()
     }
 
     fn stats(&self) -> EngineStats {
@@ -491,7 +328,7 @@ impl Engine for Mooncake {
             registered_bytes: self.registrations().bytes(),
             read_calls: self.counters.read_calls.load(Relaxed),
             write_calls: self.counters.write_calls.load(Relaxed),
-            // What is in the cluster is not this client's to know.
+            // A client does not know what is in the cluster.
             objects: 0,
             object_bytes: 0,
         }
@@ -523,36 +360,11 @@ impl Engine for Mooncake {
             loans.close();
         }
         self.registrations().clear();
-        let failed = |source: Fault| CloseError::Failed {
+        self.calls.close().and_then(done).map_err(|source| CloseError::Failed {
             source: Box::new(source),
-        };
-        match self.calls.close().map_err(failed)? {
-            0 => {
-                self.late_sources.free();
-                Ok(())
-            }
-            code => Err(failed(fault(code, Way::Asked, Duration::ZERO))),
-        }
-    }
-}
-
-impl Mooncake {
-    fn ask<T>(
-        &self,
-        keys: &[&str],
-        call: impl FnOnce(&Calls, &[&str]) -> Result<Vec<i64>, Fault>,
-        meaning: impl Fn(i64) -> Result<T, Fault>,
-    ) -> Vec<Result<T, Fault>> {
-        let Some(_open) = self.enter() else {
-            return keys.iter().map(|_| Err(Fault::closed())).collect();
-        };
-        if keys.is_empty() {
-            return Vec::new();
-        }
-        match call(&self.calls, keys) {
-            Ok(codes) => codes.into_iter().map(meaning).collect(),
-            Err(fault) => keys.iter().map(|_| Err(fault.clone())).collect(),
-        }
+        })?;
+        self.late_sources.free();
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Mooncake's own buffer pool as memory on loan (`pool=store`): the reference's design.
+//! Mooncake's own buffer pool as memory on loan (`pool=store`), for comparison with clients that read through it.
 use super::{calls::attached, connect::Connected, settings::Settings};
 use crate::foreign;
 use pyo3::{prelude::*, types::PyDict};
@@ -9,7 +9,7 @@ use std::{
 };
 use tensorlease::Options;
 use tensorlease_engine::{Fault, FaultKind, Loan, LoanLimits, Staging};
-use tensorlease_memory::{Region, RegionSet};
+use tensorlease_memory::{Region, RegionMap};
 
 /// A `BufferPool` over the client's local buffer, or why there is none.
 pub(super) struct StorePool {
@@ -21,14 +21,15 @@ pub(super) struct StorePool {
     lent: Lent,
 }
 
-type Lent = Arc<Mutex<RegionSet>>;
+type Lent = Arc<Mutex<RegionMap>>;
 
-fn lock(lent: &Lent) -> MutexGuard<'_, RegionSet> {
+fn lock(lent: &Lent) -> MutexGuard<'_, RegionMap> {
     lent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StorePool {
-    /// Never more than the local buffer and one lease per reader: past that the pool would allocate and register per lease, in silence.
+    /// Never more than the local buffer and one lease per reader: past that the pool would allocate and register per
+    /// lease, in silence.
     pub(super) fn open(connected: &Connected, settings: &Settings, options: &Options) -> Option<Self> {
         let share = settings.store_pool?;
         let limits = LoanLimits {
@@ -85,7 +86,7 @@ impl Staging for StorePool {
                 region,
                 lent: Arc::clone(&self.lent),
             };
-            lock(&self.lent).insert(region);
+            lock(&self.lent).insert(region, ());
             let memory = foreign::of_lease(Box::new(owner), addr, bytes);
             Ok(Loan { memory, overflow })
         });

@@ -1,6 +1,7 @@
-//! Objects that lie in this very process: copied by the reader that wants them, with streaming stores, past Mooncake's one copying thread.
+//! Objects that lie in this very process: copied by the reader that wants them, with streaming stores, past Mooncake's
+//! one copying thread.
 use super::{
-    calls::{Calls, Found, Lying, attached},
+    calls::{Calls, Found, Lying, Placement, attached},
     connect::Connected,
     settings::{Protocol, Settings},
 };
@@ -26,7 +27,8 @@ const OBJECT_BYTES_MAX: u64 = 128 << 20;
 /// Of what is asked about at a time, so that little time passes between the two questions.
 const PART_BYTES_MAX: u64 = 64 << 20;
 const PART_KEYS_MAX: usize = 1024;
-/// After so many calls in a row whose objects all lay elsewhere some don't ask: first one, then twice as many each time.
+/// After so many calls in a row whose objects all lay elsewhere some don't ask: first one, then twice as many each
+/// time.
 const CALLS_IN_VAIN: u32 = 4;
 const CALLS_SKIPPED_MAX: u32 = 15;
 /// A master that takes so long to answer would make the call wait a second time for the next question.
@@ -62,8 +64,8 @@ enum Part {
 }
 
 impl OwnSegment {
-    /// Finds it by an object put there and looked for in this process's memory. `None`: there is none, or RDMA reads it. Err: why Mooncake is to
-    /// copy what lies there.
+    /// Finds it by an object put there and looked for in this process's memory. `None`: there is none, or RDMA reads
+    /// it. Err: why Mooncake is to copy what lies there.
     pub(super) fn find(calls: &Calls, settings: &Settings) -> Option<Result<Self, String>> {
         if settings.segment_bytes == 0 || settings.protocol != Protocol::Tcp {
             return None;
@@ -165,8 +167,8 @@ impl OwnSegment {
     }
 }
 
-/// Of an object that was copied where it lay `before`. A read lease does not keep it from being removed by force, and its memory from being
-/// another's at once; and a lease may end. Not left to Mooncake, whose own read is no safer.
+/// Of an object that was copied where it lay `before`. A read lease does not keep it from being removed by force, and
+/// its memory from being another's at once; and a lease may end. Not left to Mooncake, whose own read is no safer.
 fn outcome(len: u64, before: &Found, after: &Found) -> Result<u64, Fault> {
     let (kind, message) = match after {
         after if after == before => return Ok(len),
@@ -233,10 +235,12 @@ fn put_probe(connected: &Connected) -> Result<(String, Vec<u8>), Fault> {
     })
 }
 
-/// Where the probe lies, if that is here: the bytes are compared through the kernel, so that a wrong address is an error and no crash.
+/// Where the probe lies, if that is here: the bytes are compared through the kernel, so that a wrong address is an
+/// error and no crash.
 fn look_for(key: &str, mark: &[u8], calls: &Calls) -> Result<OwnSegment, String> {
-    let asked = calls.memory_of(key).map_err(|fault| fault.message.to_string())?;
-    let (endpoint, lying) = asked.ok_or("the object to find it by is gone")?;
+    let asked = calls.placement(key).map_err(|fault| fault.message.to_string())?;
+    let memory = asked.and_then(Placement::into_memory);
+    let (endpoint, lying) = memory.ok_or("the object to find it by is gone")?;
     let addr = usize::try_from(lying.addr).map_err(|error| error.to_string())?;
     let mut found = vec![0; mark.len()];
     match read_own_memory(&mut found, lying.addr) {

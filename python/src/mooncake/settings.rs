@@ -32,7 +32,7 @@ pub(super) enum Pin {
 pub(super) enum Share {
     /// Half of an equal split: the rest is left to Mooncake's own staging.
     Half,
-    /// An equal split: what the reference first had (a quarter of the buffer, with four readers).
+    /// An equal split: a quarter of the buffer with four readers.
     Quarter,
     /// All of it, to see how a reader starves itself.
     Full,

@@ -2,12 +2,12 @@
 use std::{num::NonZero, thread, time::Duration};
 use tensorlease_engine::{Turn, Turns};
 
-/// Calls of large objects (in the mean) share the connections to a peer: 64 objects of 16 MiB from another process took half as long again in
-/// four calls at a time as in one after the other.
+/// Calls whose objects are this large in the mean share the connections to a peer. 64 objects of 16 MiB from another
+/// process took half as long again in four calls at a time as in one after the other.
 const LARGE_BYTES_MIN: usize = 1 << 20;
 
-/// A call that takes longer than this hangs with its peer, or waits for a slow network: nobody waits meanwhile. Small objects move in short
-/// calls.
+/// A call that takes longer than this hangs with its peer, or waits for a slow network, and other calls no longer wait
+/// for it. Small objects move in short calls.
 const LARGE_CALL_MAX: Duration = Duration::from_secs(2);
 const SMALL_CALL_MAX: Duration = Duration::from_millis(500);
 
@@ -24,8 +24,9 @@ impl TurnsOverTcp {
     /// `alone`: without a segment of its own. What goes into that is copied: by two calls of large objects quicker than by one, and of small
     /// ones by as many as there are.
     pub(super) fn new(alone: bool) -> Self {
-        // Each call keeps a core busy until its last byte has moved. Calls beyond the cores take them from the threads that move the bytes:
-        // on two cores four calls at a time took twice as long as two, reading or writing 16,384 objects of 64 KiB of another process.
+        // Each call keeps a core busy until its last byte has moved. Calls beyond the cores take them from the threads
+        // that move the bytes: on two cores four calls at a time took twice as long as two, reading or writing 16,384
+        // objects of 64 KiB of another process.
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         Self {
             large_reads: Turns::new(1, LARGE_CALL_MAX),
@@ -37,20 +38,14 @@ impl TurnsOverTcp {
 
     /// Waits for the turn of a read of so many objects and bytes.
     pub(super) fn read(&self, objects: usize, bytes: usize) -> Turn<'_> {
-        if are_large(objects, bytes) {
-            self.large_reads.take()
-        } else {
-            self.small_reads.take()
-        }
+        let large = are_large(objects, bytes);
+        if large { &self.large_reads } else { &self.small_reads }.take()
     }
 
     /// Waits for the turn of a write of so many objects and bytes.
     pub(super) fn write(&self, objects: usize, bytes: usize) -> Turn<'_> {
-        if are_large(objects, bytes) {
-            self.large_writes.take()
-        } else {
-            self.small_writes.take()
-        }
+        let large = are_large(objects, bytes);
+        if large { &self.large_writes } else { &self.small_writes }.take()
     }
 }
 

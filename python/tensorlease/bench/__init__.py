@@ -1,4 +1,4 @@
-"""The benchmarks behind `tensorlease bench`.
+"""What `tensorlease bench reads` measures with. The repository's other benchmarks, in `bench/`, use it too.
 
-Reading order: sizes, workload, column, opening, modes, reading, alternation, reads; then the smaller ones. `command` has the options of each.
+Reading order: workload, column, opening, reading, reads; then the smaller ones. `command` has the options.
 """

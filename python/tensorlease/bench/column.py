@@ -1,15 +1,13 @@
 """The rows of a workload with contents that can be made again, so that a read is checked against what was written."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
 import torch
 
 import tensorlease as tl
-from tensorlease.bench.sizes import MIB
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import MIB
 
 _PUT_BYTES = 128 * MIB
 _POOL_SLACK = 1 << 16
@@ -35,40 +33,24 @@ class Column:
             self._pool = torch.randint(0, 150_000, (length,), generator=generator, dtype=self.dtype)
 
     def row(self, index: int) -> torch.Tensor:
-        """Row `index`, made anew."""
         start = index * _STRIDE % _POOL_SLACK
         row = self._pool[start : start + self.workload.lengths[index]].clone()
         row[:1] = index
         return row
 
-    def batch(self) -> torch.Tensor:
-        """All rows back to back in one tensor, made anew."""
-        batch = torch.empty(sum(self.workload.lengths), dtype=self.dtype)
-        for index, part in enumerate(batch.split(list(self.workload.lengths))):
-            part.copy_(self.row(index))
-        return batch
-
     def put(self, store: tl.Store) -> None:
         """Writes every row, a bounded number of bytes at a time, so that no second copy of the column is ever held."""
-        item_bytes = self.dtype.itemsize
-        keys: list[str] = []
-        rows: list[torch.Tensor] = []
+        rows: dict[str, torch.Tensor] = {}
         pending_bytes = 0
         for index, key in enumerate(self.keys):
-            keys.append(key)
-            rows.append(self.row(index))
-            pending_bytes += self.workload.lengths[index] * item_bytes
-            if pending_bytes >= _PUT_BYTES:
-                store.put(keys, rows)
-                keys, rows, pending_bytes = [], [], 0
-        if keys:
-            store.put(keys, rows)
+            rows[key] = self.row(index)
+            pending_bytes += rows[key].nbytes
+            if pending_bytes >= _PUT_BYTES or index + 1 == len(self.keys):
+                store.put(list(rows), list(rows.values()))
+                rows, pending_bytes = {}, 0
 
     def check(self, rows: Sequence[torch.Tensor] | torch.Tensor, rng: random.Random, samples: int = 3) -> None:
-        """Compares a few random rows of a read, each in full.
-
-        Takes the list of a `get` or the tensor of a `get_batch`.
-        """
+        """Compares a few random rows of a `get` or a `get_batch`, each in full."""
         if isinstance(rows, torch.Tensor) and rows.is_nested:
             rows = rows.unbind()
         if len(rows) != len(self.keys):

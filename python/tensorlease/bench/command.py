@@ -1,228 +1,169 @@
-"""`tensorlease bench`: its benchmarks and their options."""
+"""The options of `tensorlease bench reads`, and its run. The repository's other benchmarks share most of both.
+
+What measures needs torch, and is imported when it runs: `--help` works without.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from tensorlease.bench import launch
-from tensorlease.bench.arguments import list_of, one_of, size, whole, workload, workloads
-from tensorlease.bench.lending import ONE_BATCH, SHARES
-from tensorlease.bench.sizes import GIB
+import tensorlease as tl
+from tensorlease.bench.workload import parse_workload
+from tensorlease.option_values import checked, list_of, one_of, size, whole
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from tensorlease.bench.opening import EngineChoice
+    from tensorlease.bench.report import Report, Verdict
 
-# The names of `bench.modes.MODES` and `bench.writes.MODES`, repeated because those modules need torch and `--help` must not.
+# The names of `reading.MODES`, repeated because that module needs torch and `--help` must not.
 MODE_NAMES = ("register-per-call", "copied", "store-pool", "leased", "batch", "loop", "auto")
-WRITE_MODE_NAMES = ("register-per-call", "foreign", "arena", "packed-register-per-call", "packed")
+SHARES = ("half", "quarter")
+FOUR_SHAPES = "64x16MiB,1024x1MiB,4096x1MiB,16384x64KiB"
 _DEFAULT_MODES = "register-per-call,copied,leased,batch,loop"
-_DEFAULT_BATCHES = "50,100,200,400,800,1600,3200"
-_FOUR_SHAPES = "64x16MiB,1024x1MiB,4096x1MiB,16384x64KiB"
-_ALL_SHAPES = f"{_FOUR_SHAPES},ragged"
 
-_mode = one_of(MODE_NAMES, "mode")
-_share = one_of(SHARES, "share")
+mode_name = one_of(MODE_NAMES, "mode")
+share_name = one_of(SHARES, "share")
+workload = checked(parse_workload)
+
+#: Options as argparse takes them; their defaults are those of `reads`.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--engine": {"default": "embedded://", "metavar": "URL", "help": "URL of the store (default %(default)s)"},
+    "--readers": {"type": whole(1), "default": 4, "metavar": "N", "help": "threads that read (default %(default)s)"},
+    "--seed": {"type": whole(0), "default": 0, "metavar": "N", "help": "of contents and order (default %(default)s)"},
+    "--json": {"type": Path, "metavar": "FILE", "help": "write the figures; kept in part when the run is interrupted"},
+    "--check": {"action": "store_true", "help": "compare with the promised figures; exit status 1 on a miss"},
+    "--shapes": {
+        "type": list_of(workload),
+        "default": FOUR_SHAPES,
+        "metavar": "LIST",
+        "help": "COUNTxSIZE (default %(default)s)",
+    },
+    "--modes": {
+        "type": list_of(mode_name),
+        "default": _DEFAULT_MODES,
+        "metavar": "LIST",
+        "help": f"of {', '.join(MODE_NAMES)} (default %(default)s)",
+    },
+    "--reps": {"type": whole(1), "default": 10, "metavar": "N", "help": "timed calls per mode (default %(default)s)"},
+    "--max-bytes": {
+        "type": size,
+        "metavar": "SIZE",
+        "help": "budget of the store (default 1.4 times the largest shape)",
+    },
+    "--share": {
+        "type": share_name,
+        "metavar": "SHARE",
+        "help": "of store-pool: half (the reference) or quarter (its first submission) (default half)",
+    },
+    "--batch-keys": {
+        "type": whole(1),
+        "default": 400,
+        "metavar": "N",
+        "help": "keys of one batch in register-per-call and store-pool (default %(default)s)",
+    },
+    "--plot": {"type": Path, "metavar": "FILE.png", "help": "draw a chart"},
+}
 
 
-def add_bench(commands: Commands) -> None:
-    """Adds `bench` and its benchmarks to the command."""
-    bench = commands.add_parser("bench", help="measure this machine")
-    benchmarks = bench.add_subparsers(required=True, metavar="BENCHMARK")
-    _add_reads(benchmarks)
-    _add_sweep(benchmarks)
-    _add_rounds(benchmarks)
-    _add_writes(benchmarks)
-    _add_pairs(benchmarks)
-    _add_stack(benchmarks)
-    _add_keys(benchmarks)
-    _add_plot(benchmarks)
+def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
+    """Adds options that benchmarks share, and sets defaults of these or others."""
+    for name in names:
+        parser.add_argument(name, **_OPTIONS[name])
+    parser.set_defaults(**defaults)
 
 
-def _add_reads(benchmarks: Commands) -> None:
+def add_reads(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     reads = benchmarks.add_parser("reads", help="each way of reading a column, on each shape")
-    _add_shared(reads)
-    _add_shapes(reads, _ALL_SHAPES)
-    reads.add_argument(
-        "--modes",
-        type=list_of(_mode),
-        default=_DEFAULT_MODES,
-        metavar="LIST",
-        help=f"of {', '.join(MODE_NAMES)} (default {_DEFAULT_MODES})",
+    add_options(reads, *_OPTIONS, run=run_reads, engine_of=engine_of, verdicts_of=verdicts_of)
+    return reads
+
+
+def run_reads(options: argparse.Namespace) -> int:
+    """Measures, prints, and draws. The exit status."""
+    require_torch("bench")
+    from tensorlease.bench import plot, reads
+    from tensorlease.bench.opening import default_max_bytes
+
+    if options.plot is not None:
+        plot.require_plottable(options.plot)
+        _require_folder(options.plot)
+    settings = reads.ReadsSettings(
+        engine=options.engine_of(options, options.modes, options.batch_keys),
+        workloads=options.shapes,
+        modes=options.modes,
+        readers=options.readers,
+        repetitions=options.reps,
+        max_bytes=options.max_bytes or default_max_bytes(options.shapes),
+        seed=options.seed,
     )
-    _add_repetitions(reads, 10, "timed reads per mode")
-    _add_budget(reads)
-    _add_share(reads)
-    reads.add_argument(
-        "--batch-keys",
-        type=whole(1),
-        default=400,
-        metavar="N",
-        help="keys of one batch in register-per-call and store-pool (default 400)",
-    )
-    reads.add_argument("--plot", type=Path, metavar="FILE.png", help="draw a chart")
-    reads.set_defaults(run=launch.run_reads)
+    report = reads.new_report(settings)
+    status = run_benchmark(options, reads, report, lambda: reads.run(settings, report))
+    if options.plot is not None:
+        plot.plot_reads(report, options.plot)
+    return status
 
 
-def _add_sweep(benchmarks: Commands) -> None:
-    sweep = benchmarks.add_parser(
-        "sweep", help="register-per-call and store-pool for more and more keys per batch, on Mooncake"
-    )
-    _add_shared(sweep, engine="mooncake")
-    _add_shapes(sweep, "1024x1MiB")
-    sweep.add_argument(
-        "--batch-keys",
-        type=list_of(whole(1)),
-        default=_DEFAULT_BATCHES,
-        metavar="LIST",
-        help=f"default {_DEFAULT_BATCHES}",
-    )
-    _add_repetitions(sweep, 10, "timed reads per mode and number of keys")
-    _add_budget(sweep)
-    _add_share(sweep)
-    sweep.set_defaults(run=launch.run_sweep)
+def engine_of(options: argparse.Namespace, modes: list[str], batch_keys: int) -> EngineChoice:
+    from tensorlease.bench.opening import EngineChoice
+
+    return EngineChoice(options.engine, share_of(options, modes), batch_keys=batch_keys)
 
 
-def _add_rounds(benchmarks: Commands) -> None:
-    rounds = benchmarks.add_parser("rounds", help="leases of Mooncake's own pool per read, counted by reading")
-    _add_shared(rounds, engine="mooncake", readers=False)
-    rounds.add_argument(
-        "--batch",
-        type=workload,
-        default=ONE_BATCH,
-        metavar="SHAPE",
-        help=f"read with each buffer (default {ONE_BATCH})",
-    )
-    rounds.add_argument(
-        "--buffers",
-        type=list_of(size),
-        default="64MiB,256MiB,1GiB,4GiB",
-        metavar="LIST",
-        help="local buffers (default 64MiB,256MiB,1GiB,4GiB)",
-    )
-    _add_shapes(rounds, _FOUR_SHAPES)
-    rounds.add_argument(
-        "--shares", type=list_of(_share), default=",".join(SHARES), metavar="LIST", help=f"default {','.join(SHARES)}"
-    )
-    _add_repetitions(rounds, 3, "counted reads each")
-    rounds.set_defaults(run=launch.run_rounds)
+def share_of(options: argparse.Namespace, modes: list[str]) -> str | None:
+    """The share of Mooncake's own pool, where a mode reads through it."""
+    if "store-pool" in modes:
+        return options.share or SHARES[0]
+    if options.share is not None:
+        raise tl.ConfigError("--share is the share of store-pool; name that mode, or leave --share out")
+    return None
 
 
-def _add_writes(benchmarks: Commands) -> None:
-    writes = benchmarks.add_parser("writes", help="each kind of value against registering its memory for the write")
-    _add_shared(writes)
-    _add_shapes(writes, _ALL_SHAPES.replace("4096x1MiB,", ""))
-    writes.add_argument(
-        "--modes",
-        type=list_of(one_of(WRITE_MODE_NAMES, "mode")),
-        default=",".join(WRITE_MODE_NAMES),
-        metavar="LIST",
-        help=f"default {','.join(WRITE_MODE_NAMES)}",
-    )
-    _add_repetitions(writes, 10, "timed writes per mode")
-    _add_budget(writes)
-    writes.set_defaults(run=launch.run_writes)
+def verdicts_of(report: Report) -> list[Verdict]:
+    from tensorlease.bench.reads import check_reads
+
+    return check_reads(report)
 
 
-def _add_pairs(benchmarks: Commands) -> None:
-    pairs = benchmarks.add_parser("pairs", help="two modes in alternating pairs; the ratio b / a")
-    _add_shared(pairs)
-    pairs.add_argument(
-        "--shapes", "--shape", type=workloads, default=_ALL_SHAPES, metavar="LIST", help=f"default {_ALL_SHAPES}"
-    )
-    pairs.add_argument("--a", type=_mode, default="auto", metavar="MODE", help="default auto")
-    pairs.add_argument("--b", type=_mode, default="register-per-call", metavar="MODE", help="default register-per-call")
-    pairs.add_argument(
-        "--pairs", type=whole(1), default=15, metavar="N", help="pairs per shape and budget (default 15)"
-    )
-    pairs.add_argument(
-        "--max-bytes", type=list_of(size), default="1GiB,64MiB", metavar="LIST", help="budgets (default 1GiB,64MiB)"
-    )
-    _add_share(pairs)
-    pairs.set_defaults(run=launch.run_pairs)
+def run_benchmark(options: argparse.Namespace, benchmark: ModuleType, report: Report, run: Callable[[], None]) -> int:
+    """Runs, keeps what was measured whatever happens, prints the table and the verdicts."""
+    from tensorlease.bench.report import judged, write_json
+
+    if options.json is not None:
+        _require_folder(options.json)
+    logger = logging.getLogger("tensorlease")
+    logger.addFilter(_is_not_counted)
+    try:
+        run()
+    finally:
+        logger.removeFilter(_is_not_counted)
+        if options.json is not None:
+            write_json(report, options.json)
+        if report["rows"]:
+            print(benchmark.render(report))
+    if not options.check:
+        return 0
+    verdicts = judged(report, options.verdicts_of(report))
+    print("\n" + "\n".join(verdict.line() for verdict in verdicts))
+    return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
-def _add_stack(benchmarks: Commands) -> None:
-    stack = benchmarks.add_parser("stack", help="get_batch against get + torch.stack")
-    _add_shared(stack)
-    stack.add_argument("--shape", type=workload, default="4096x64KiB", metavar="SHAPE", help="default 4096x64KiB")
-    _add_repetitions(stack, 11, "timed reads each")
-    stack.add_argument("--max-bytes", type=size, default=GIB, metavar="SIZE", help="default 1GiB")
-    stack.set_defaults(run=launch.run_stack)
+def _is_not_counted(record: logging.LogRecord) -> bool:
+    """A fallback that a mode brings about on purpose is a number in the table, not a warning."""
+    return "leave the fast path" not in record.getMessage()
 
 
-def _add_keys(benchmarks: Commands) -> None:
-    keys = benchmarks.add_parser("keys", help="costs per key, for more and more keys")
-    _add_shared(keys)
-    keys.add_argument(
-        "--keys",
-        type=list_of(whole(1)),
-        default="16384,100000,1000000",
-        metavar="LIST",
-        help="default 16384,100000,1000000",
-    )
-    keys.add_argument("--row-bytes", type=size, default=64, metavar="SIZE", help="default 64")
-    _add_repetitions(keys, 5, "timed reads each")
-    keys.add_argument("--max-bytes", type=size, default=GIB, metavar="SIZE", help="default 1GiB")
-    keys.set_defaults(run=launch.run_keys)
+def require_torch(command: str) -> None:
+    """A ConfigError where there is none."""
+    if importlib.util.find_spec("torch") is None:
+        raise tl.ConfigError(f"tensorlease {command} needs torch, which is not installed: pip install torch")
 
 
-def _add_plot(benchmarks: Commands) -> None:
-    plot = benchmarks.add_parser("plot", help="draw the chart of a JSON file that `bench reads` wrote")
-    plot.add_argument("report", type=Path, metavar="FILE.json")
-    plot.add_argument("chart", type=Path, metavar="FILE.png")
-    plot.set_defaults(run=launch.run_plot)
-
-
-def _add_shared(parser: argparse.ArgumentParser, engine: str = "embedded://", *, readers: bool = True) -> None:
-    parser.add_argument(
-        "--engine",
-        default=engine,
-        metavar="URL",
-        help=f"a URL, or mooncake: a cluster on this machine, started and stopped here (default {engine})",
-    )
-    parser.add_argument(
-        "--owner",
-        choices=("same", "other"),
-        default="same",
-        help="with --engine mooncake: objects in this process, or in another one (default same)",
-    )
-    if readers:
-        parser.add_argument("--readers", type=whole(1), default=4, metavar="N", help="threads that read (default 4)")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of contents and order (default 0)")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the figures; kept in part when the run is interrupted"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare with the promised figures; exit status 1 on a miss"
-    )
-
-
-def _add_shapes(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--shapes",
-        type=workloads,
-        default=default,
-        metavar="LIST",
-        help=f"COUNTxSIZE or ragged (default {default})",
-    )
-
-
-def _add_repetitions(parser: argparse.ArgumentParser, default: int, what: str) -> None:
-    parser.add_argument("--reps", type=whole(1), default=default, metavar="N", help=f"{what} (default {default})")
-
-
-def _add_budget(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-bytes", type=size, metavar="SIZE", help="budget of the store (default 1.4 times the largest shape)"
-    )
-
-
-def _add_share(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--share",
-        type=_share,
-        metavar="SHARE",
-        help="of store-pool: half (the reference) or quarter (its first submission) (default half)",
-    )
+def _require_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise tl.ConfigError(f"{path} can't be written: there is no folder {path.parent}")

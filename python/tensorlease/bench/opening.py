@@ -1,98 +1,63 @@
 """Opening a store that is large enough for the workload, or saying why it can't be."""
 
-from __future__ import annotations
-
-import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
 import tensorlease as tl
 from tensorlease.bench.machine import YARDSTICK_BYTES, require_memory
-from tensorlease.bench.sizes import GIB, MIB
 from tensorlease.bench.workload import Workload
-from tensorlease.mooncake_cluster import Master, SegmentOwner, master_binary
+from tensorlease.sizes import GIB, MIB
 
-# Objects take whole size classes, at most an eighth larger than themselves.
-_CAPACITY_FACTOR = 1.25
-_TRIAL_BYTES = 64 << 20
-# Longer than any read of a benchmark takes, so that none ends because its lease did.
-_LEASE_TTL_MS = 60_000
-_SEGMENT_SLACK_BYTES = 64 * MIB
-
-#: Of stores that outlive whoever opens them.
-SHARED_SCHEMES = ("host", "mooncake")
-#: The engine that is no URL: a cluster on this machine that the benchmark starts and stops.
-MOONCAKE = "mooncake"
+#: Objects take whole size classes, at most an eighth larger than themselves.
+CAPACITY_FACTOR = 1.25
+_TRIAL_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True)
 class EngineChoice:
     """Where the objects are, and how the store gets at them.
 
-    `engine` is a URL or `mooncake`. `owner`: the process that the segment of that cluster belongs to, this one (`same`) or another one
-    (`other`). With a `share` copied reads go through Mooncake's own pool of `local_buffer_bytes`, as the reference's do.
+    With a `share`, copied reads go through Mooncake's own pool of `local_buffer_bytes`, as the reference's do.
     """
 
     engine: str = "embedded://"
-    owner: str = "same"
     share: str | None = None
     local_buffer_bytes: int = GIB
     batch_keys: int = 400
 
     @property
     def names_a_cluster(self) -> bool:
-        """Is the engine the URL of somebody's Mooncake cluster?"""
         return urlsplit(self.engine).scheme == "mooncake"
-
-    @property
-    def is_mooncake(self) -> bool:
-        """Are the objects in Mooncake, whoever started it?"""
-        return self.engine == MOONCAKE or self.names_a_cluster
-
-    @property
-    def is_shared(self) -> bool:
-        """Does the store outlive the benchmark, with others' objects in it?"""
-        return urlsplit(self.engine).scheme in SHARED_SCHEMES
 
     def require_valid(self) -> None:
         """A ConfigError where the parts contradict one another."""
-        if self.owner == "other" and self.engine != MOONCAKE:
-            raise tl.ConfigError(f"--owner other needs --engine {MOONCAKE}; the objects of a URL are where that says")
-        if self.engine == MOONCAKE:
-            master_binary()
-        elif self.names_a_cluster:
-            self._require_free_options()
-        elif self.share is not None:
+        if self.engine == "mooncake":
             raise tl.ConfigError(
-                f"only Mooncake has a pool of its own; give --engine {MOONCAKE} or a mooncake:// URL, or leave out what reads through it"
+                "--engine mooncake starts a cluster, and the repository's benchmarks do that: `python -m bench`; give mooncake://HOST:PORT"
+            )
+        set_here = {"pool", "share", "force"} | ({"local_buffer"} if self.share is not None else set())
+        if self.names_a_cluster and (given := sorted(set_here & parse_qs(urlsplit(self.engine).query).keys())):
+            raise tl.ConfigError(f"leave {' and '.join(given)} out of the URL; the benchmark sets what its modes need")
+        if not self.names_a_cluster and self.share is not None:
+            raise tl.ConfigError(
+                "only Mooncake has a pool of its own; give --engine a mooncake:// URL, or leave out what reads through it"
             )
 
-    def _require_free_options(self) -> None:
-        set_here = {"pool", "share", "force"} | ({"local_buffer"} if self.share is not None else set())
-        given = sorted(set_here & parse_qs(urlsplit(self.engine).query).keys())
-        if given:
-            raise tl.ConfigError(f"leave {' and '.join(given)} out of the URL; the benchmark sets what its modes need")
-
     def as_json(self) -> dict[str, object]:
-        """What is not in the engine's name."""
-        told: dict[str, object] = {"batch_keys": self.batch_keys}
-        if self.engine == MOONCAKE:
-            told["owner"] = self.owner
-        if self.share is not None:
-            told |= {"share": self.share, "local_buffer_bytes": self.local_buffer_bytes}
-        return told
+        pool = {} if self.share is None else {"share": self.share, "local_buffer_bytes": self.local_buffer_bytes}
+        return {"batch_keys": self.batch_keys, **pool}
 
     def needed_bytes(self, workload: Workload, max_bytes: int) -> int:
         """The most that is held at once.
 
-        Objects, arena (`loop` holds two results), a result outside the arena, and Mooncake's pool or the copies kept for reuse.
+        That is the objects, the arena (`loop` holds two results), a result outside the arena, and Mooncake's pool or the copies kept for reuse.
         """
         size = workload.size_bytes
         objects_elsewhere = self.names_a_cluster and "segment" not in parse_qs(urlsplit(self.engine).query)
-        objects = 0 if objects_elsewhere else round(size * _CAPACITY_FACTOR)
+        objects = 0 if objects_elsewhere else round(size * CAPACITY_FACTOR)
         arena = min(max_bytes, 9 * size // 4 + max_bytes // 8)
         # What goes through the pool is never copied into recycled memory.
         beside = size if self.share is None else self.local_buffer_bytes
@@ -100,78 +65,59 @@ class EngineChoice:
 
     def require_room(self, workload: Workload, max_bytes: int) -> None:
         """A ConfigError where the machine has too little memory for the workload."""
-        require_memory(
-            self.needed_bytes(workload, max_bytes),
-            f"shape {workload.name}",
-            "leave it out of --shapes, give a smaller --max-bytes, or end what else uses memory",
-        )
+        advice = "leave it out of --shapes, give a smaller --max-bytes, or end what else uses memory"
+        require_memory(self.needed_bytes(workload, max_bytes), f"shape {workload.name}", advice)
 
     def require_feasible(self, cases: list[tuple[Workload, int]], readers: int) -> None:
-        """Refuses at once what would be refused after minutes of measuring: memory, the engine's URL, its permissions.
-
-        `cases` are workloads with their budgets.
-        """
+        """Refuses workloads with their budgets at once, and not after minutes of measuring: memory, the engine's URL, its permissions."""
         self.require_valid()
         for workload, max_bytes in cases:
             self.require_room(workload, max_bytes)
-        # A cluster is started within the first second anyway, and one more would cost several.
-        if self.engine != MOONCAKE:
-            tl.open(self.engine, max_bytes=_TRIAL_BYTES, readers=readers).close()
+        self.try_to_open(readers)
 
-    @contextmanager
+    def try_to_open(self, readers: int) -> None:
+        tl.open(self.engine, max_bytes=_TRIAL_BYTES, readers=readers).close()
+
     def store(
         self, workload: Workload, max_bytes: int, readers: int, *, copies_fit: bool = False
-    ) -> Iterator[tl.Store]:
-        """A store for one workload, with a cluster of its own where the engine is `mooncake`.
-
-        An embedded engine without a capacity of its own gets one that the workload fits. `copies_fit`: the recycled memory for copies holds
-        the workload too, so that what is measured as copied is all copies.
-        """
+    ) -> AbstractContextManager[tl.Store]:
+        """A store for one workload. `copies_fit`: the recycled memory for copies holds the workload too, so that all that is copied is copies."""
         self.require_room(workload, max_bytes)
-        copy_cache_bytes = round(workload.size_bytes * _CAPACITY_FACTOR) if copies_fit else None
-        with self.store_of_bytes(workload.size_bytes, max_bytes, readers, copy_cache_bytes) as store:
-            yield store
+        copy_cache_bytes = round(workload.size_bytes * CAPACITY_FACTOR) if copies_fit else None
+        return self.store_of_bytes(workload.size_bytes, max_bytes, readers, copy_cache_bytes)
 
     @contextmanager
     def store_of_bytes(
         self, object_bytes: int, max_bytes: int, readers: int, copy_cache_bytes: int | None = None
     ) -> Iterator[tl.Store]:
-        """As `store`, for so many bytes of objects, which nobody has looked for room for."""
+        """A store for so many bytes of objects. Whether the machine has room for them is not checked."""
+        # Such a store outlives the benchmark, with others' objects in it.
+        is_shared = urlsplit(self.engine).scheme in ("host", "mooncake")
         with (
-            self._url(object_bytes) as url,
+            self.url(object_bytes) as url,
             tl.open(
                 url,
                 max_bytes=max_bytes,
                 readers=readers,
-                namespace=new_namespace("bench") if self.is_shared else "",
+                namespace=new_namespace("bench") if is_shared else "",
                 copy_cache_bytes=copy_cache_bytes,
                 batch_keys=self.batch_keys,
             ) as store,
-            emptied(store) if self.is_shared else nullcontext(),
+            emptied(store) if is_shared else nullcontext(),
         ):
             yield store
 
-    @contextmanager
-    def _url(self, object_bytes: int) -> Iterator[str]:
-        if self.engine != MOONCAKE:
-            options = "&".join(f"{name}={value}" for name, value in self._pool().items())
-            separator = "&" if urlsplit(self.engine).query else "?"
-            yield f"{self.engine}{separator}{options}" if options else engine_for(self.engine, object_bytes)
-            return
-        # Fifteen lines per client would drown the progress; set by the user, it stays as it is.
-        os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
-        segment = round(object_bytes * _CAPACITY_FACTOR) + _SEGMENT_SLACK_BYTES
-        with Master(lease_ttl_ms=_LEASE_TTL_MS) as master:
-            if self.owner == "same":
-                yield master.url(segment=segment, **self._pool())
-                return
-            with SegmentOwner(master.url(segment=segment, local_buffer="16MiB")):
-                yield master.url(**self._pool())
+    def url(self, object_bytes: int) -> AbstractContextManager[str]:
+        """What the store is opened with; an embedded engine without a capacity gets one that the objects fit."""
+        if self.share is None:
+            return nullcontext(engine_for(self.engine, object_bytes))
+        return nullcontext(_with_options(self.engine, **self.pool()))
 
-    def _pool(self) -> dict[str, object]:
+    def pool(self) -> dict[str, object]:
+        """Options of the URL that make reads go through Mooncake's pool."""
         if self.share is None:
             return {}
-        # Over TCP the pool must be forced; the engine then asks for registrations too, as over RDMA.
+        # Over TCP the pool must be forced. The engine then asks for registrations too, as over RDMA.
         return {"pool": "store", "force": 1, "share": self.share, "local_buffer": self.local_buffer_bytes}
 
 
@@ -198,9 +144,12 @@ def engine_for(engine: str, size_bytes: int) -> str:
     parts = urlsplit(engine)
     if parts.scheme != "embedded" or "capacity" in parse_qs(parts.query):
         return engine
-    capacity = max(round(size_bytes * _CAPACITY_FACTOR), 64 << 20)
-    separator = "&" if parts.query else "?"
-    return f"{engine}{separator}capacity={capacity}"
+    return _with_options(engine, capacity=max(round(size_bytes * CAPACITY_FACTOR), 64 * MIB))
+
+
+def _with_options(url: str, **options: object) -> str:
+    added = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"{url}{'&' if urlsplit(url).query else '?'}{added}"
 
 
 def default_max_bytes(workloads: list[Workload]) -> int:

@@ -1,4 +1,4 @@
-"""The chart of a `reads` report."""
+"""The chart of a `reads` report, and what every chart of the project has in common."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorlease as tl
-from tensorlease.bench.modes import BASELINE, MODES
-from tensorlease.bench.report import Report, engine_line, machine_line
-from tensorlease.bench.sizes import GIB
+from tensorlease.bench.reading import BASELINE, MODES
+from tensorlease.bench.report import Report, Row, engine_line, machine_line
+from tensorlease.sizes import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Okabe and Ito's palette, which people with any kind of colour vision can tell apart; the baseline is grey.
-COLOURS = {
-    "register-per-call": "#9a9a9a",
-    "copied": "#e69f00",
-    "store-pool": "#d55e00",
-    "leased": "#0072b2",
-    "batch": "#009e73",
-    "loop": "#56b4e9",
-    "auto": "#cc79a7",
-}
+COLOURS = dict(zip(MODES, ["#9a9a9a", "#e69f00", "#d55e00", "#0072b2", "#009e73", "#56b4e9", "#cc79a7"], strict=True))
 INK = "#222222"
 QUIET = "#6b6b6b"
+_HEADING = "Reading a column of tensors, and times as fast as registering memory for each call"
 
 
 def require_plottable(path: Path) -> None:
@@ -44,28 +37,28 @@ def plot_reads(report: Report, path: Path) -> None:
     require_plottable(path)
     from matplotlib.figure import Figure
 
-    shapes = list(dict.fromkeys(row["shape"] for row in report["rows"]))
-    if not shapes:
+    rows, settings = report["rows"], report["settings"]
+    if not rows:
         raise tl.ConfigError("the report has no rows, so there is nothing to draw; let at least one shape finish")
-    present = {row["mode"] for row in report["rows"]}
-    modes = [mode for mode in MODES if mode in present]
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    modes = [mode for mode in MODES if any(row["mode"] == mode for row in rows)]
     height_in = 2.0 + len(shapes) * (0.27 * len(modes) + 0.3)
     figure = Figure(figsize=(9.5, height_in), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    _draw_bars(axes, report["rows"], shapes, modes)
+    _draw_bars(axes, rows, shapes, modes)
     # The legend hangs a fixed distance below the axis, however tall the figure is.
     anchor = (0.0, -0.62 / height_in)
     axes.legend(loc="upper left", bbox_to_anchor=anchor, ncols=len(modes), frameon=False, fontsize=9, borderaxespad=0)
-    _draw_yardstick(axes, GIB / (report["memcpy_ms_per_gib"] * GIB / 1e3))
+    _draw_yardstick(axes, 1e3 / report["memcpy_ms_per_gib"])
     dress(axes, "GiB/s, longer is faster")
-    head(axes, "Reading a column of tensors, and times as fast as registering memory for each call", _subtitle(report))
+    measured = f"{engine_line(report)}, {settings['readers']} readers, median of {settings['repetitions']} reads"
+    head(axes, _HEADING, f"{measured} · {machine_line(report)}")
     figure.savefig(path)
 
 
 def dress(axes: Axes, label: str) -> None:
-    """What every chart of the project has in common: no frame, a light grid along the values."""
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    """No frame, and a light grid along the values."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color("#bbbbbb")
     axes.tick_params(axis="y", length=0, labelsize=10, labelcolor=INK)
     axes.tick_params(axis="x", color="#bbbbbb", labelcolor=QUIET, labelsize=8.5)
@@ -78,35 +71,25 @@ def dress(axes: Axes, label: str) -> None:
 def head(axes: Axes, heading: str, subtitle: str) -> None:
     """A bold line that says what is seen, and below it where it was measured."""
     lines = textwrap.wrap(subtitle, 118)
-    axes.annotate(
-        "\n".join(lines), (0, 1), (0, 21), "axes fraction", "offset points", va="bottom", fontsize=8, color=QUIET
-    )
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    axes.annotate("\n".join(lines), (0, 1), (0, 21), fontsize=8, color=QUIET, **place)
     axes.set_title(heading, loc="left", fontsize=11.5, fontweight="bold", color=INK, pad=25 + 12 * len(lines))
 
 
-def _draw_bars(axes: Axes, rows: list[dict[str, Any]], shapes: list[str], modes: list[str]) -> None:
-    by_case = {(row["shape"], row["mode"]): row for row in rows}
-    bar_height = 0.82 / len(modes)
+def _draw_bars(axes: Axes, rows: list[Row], shapes: list[str], modes: list[str]) -> None:
+    height = 0.82 / len(modes)
     longest = max(_gib_per_second(row) for row in rows)
     for position, mode in enumerate(modes):
-        cases = [(index, by_case[shape, mode]) for index, shape in enumerate(shapes) if (shape, mode) in by_case]
-        offset = (position - (len(modes) - 1) / 2) * bar_height
-        axes.barh(
-            [index + offset for index, _ in cases],
-            [_gib_per_second(row) for _, row in cases],
-            height=bar_height * 0.86,
-            color=COLOURS[mode],
-            label=mode,
-        )
-        for index, row in cases:
+        offset = (position - (len(modes) - 1) / 2) * height
+        cases = [(shapes.index(row["shape"]) + offset, row) for row in rows if row["mode"] == mode]
+        values = [_gib_per_second(row) for _, row in cases]
+        axes.barh([place for place, _ in cases], values, height=height * 0.86, color=COLOURS[mode], label=mode)
+        for (place, row), value in zip(cases, values, strict=True):
             ratio = "" if row["ratio"] is None or mode == BASELINE else f"  {row['ratio']:.1f}×"
-            value = _gib_per_second(row)
-            label = axes.text(
-                value + longest * 0.008, index + offset, f"{value:.1f}{ratio}", va="center", fontsize=7.5, color=INK
-            )
+            told, start = f"{value:.1f}{ratio}", value + longest * 0.008
             # The yardstick's line must not run through the figures.
-            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
-            label.set_zorder(4)
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            axes.text(start, place, told, va="center", fontsize=7.5, color=INK, bbox=behind, zorder=4)
     axes.set_yticks(range(len(shapes)), shapes)
     axes.set_ylim(len(shapes) - 0.48, -0.52)
     axes.set_xlim(0, longest * 1.1)
@@ -115,23 +98,9 @@ def _draw_bars(axes: Axes, rows: list[dict[str, Any]], shapes: list[str], modes:
 def _draw_yardstick(axes: Axes, gib_per_second: float) -> None:
     axes.axvline(gib_per_second, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
     axes.set_xlim(0, max(axes.get_xlim()[1], gib_per_second * 1.1))
-    axes.text(
-        gib_per_second,
-        1.0,
-        f"one memcpy, one thread: {gib_per_second:.1f}",
-        transform=axes.get_xaxis_transform(),
-        ha="center",
-        va="bottom",
-        fontsize=8,
-        color=INK,
-    )
+    told, above = f"one memcpy, one thread: {gib_per_second:.1f}", axes.get_xaxis_transform()
+    axes.text(gib_per_second, 1.0, told, transform=above, ha="center", va="bottom", fontsize=8, color=INK)
 
 
-def _gib_per_second(row: dict[str, Any]) -> float:
+def _gib_per_second(row: Row) -> float:
     return float(row["bytes"] / GIB / (row["median_ms"] / 1e3))
-
-
-def _subtitle(report: Report) -> str:
-    settings = report["settings"]
-    measured = f"{engine_line(report)}, {settings['readers']} readers, median of {settings['repetitions']} reads"
-    return f"{measured} · {machine_line(report)}"

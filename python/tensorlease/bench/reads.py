@@ -1,19 +1,27 @@
 """`tensorlease bench reads`: every mode on every shape, in random order within each repetition."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 
-from tensorlease.bench.alternation import Readings, alternate, row_of
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import add_yardstick, header
-from tensorlease.bench.modes import BASELINE, STORE_POOL, require_comparable
 from tensorlease.bench.opening import EngineChoice
 from tensorlease.bench.progress import Progress
-from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of, times
-from tensorlease.bench.sizes import GIB, format_bytes
+from tensorlease.bench.reading import BASELINE, STORE_POOL, Readings, alternate, require_comparable, row_of
+from tensorlease.bench.report import (
+    Report,
+    TableColumn,
+    Verdict,
+    at_least,
+    at_most,
+    count,
+    engine_line,
+    machine_line,
+    table_of,
+    times,
+)
 from tensorlease.bench.workload import Workload
+from tensorlease.sizes import GIB, format_bytes
 
 
 @dataclass(frozen=True)
@@ -28,32 +36,27 @@ class ReadsSettings:
     max_bytes: int
     seed: int
 
-    def as_json(self) -> dict[str, object]:
-        """Everything that is needed to run it again."""
-        return {
-            "modes": self.modes,
-            "readers": self.readers,
-            "repetitions": self.repetitions,
-            "max_bytes": self.max_bytes,
-            "seed": self.seed,
-            "shapes": [workload.name for workload in self.workloads],
-            **self.engine.as_json(),
-        }
-
 
 def new_report(settings: ReadsSettings) -> Report:
-    """A report without rows."""
-    return header("reads", settings.engine.engine, settings.as_json(), yardstick=True)
+    """A report without rows, with everything that is needed to run it again."""
+    told: dict[str, object] = {
+        "modes": settings.modes,
+        "readers": settings.readers,
+        "repetitions": settings.repetitions,
+        "max_bytes": settings.max_bytes,
+        "seed": settings.seed,
+        "shapes": [workload.name for workload in settings.workloads],
+        **settings.engine.as_json(),
+    }
+    return header("reads", settings.engine.engine, told, yardstick=True)
 
 
 def run(settings: ReadsSettings, report: Report) -> None:
     """Fills `report` shape by shape; whatever ends the run, the rows that were measured stay in it."""
     require_comparable(settings.modes)
-    settings.engine.require_feasible(
-        [(workload, settings.max_bytes) for workload in settings.workloads], settings.readers
-    )
-    steps = len(settings.workloads) * settings.repetitions * len(settings.modes)
-    with Progress(steps) as progress:
+    cases = [(workload, settings.max_bytes) for workload in settings.workloads]
+    settings.engine.require_feasible(cases, settings.readers)
+    with Progress(len(cases) * settings.repetitions * len(settings.modes)) as progress:
         progress.note("memcpy yardstick")
         add_yardstick(report)
         try:
@@ -70,29 +73,20 @@ def run(settings: ReadsSettings, report: Report) -> None:
 def _run_shape(settings: ReadsSettings, workload: Workload, report: Report, progress: Progress) -> None:
     readings: Readings = {mode: [] for mode in settings.modes}
     rng = random.Random(f"{settings.seed}/{workload.name}")
+    copies_fit = settings.engine.share is None
     try:
         column = Column(workload, settings.seed)
-        copies_fit = settings.engine.share is None
         with settings.engine.store(workload, settings.max_bytes, settings.readers, copies_fit=copies_fit) as store:
             column.put(store)
-            alternate(
-                store,
-                column,
-                settings.repetitions,
-                rng,
-                readings,
-                lambda mode: progress.step(f"{workload.name} {mode}"),
-            )
+            for mode in alternate(store, column, settings.repetitions, rng, readings):
+                progress.step(f"{workload.name} {mode}")
     finally:
         of_shape = {"shape": workload.name, "keys": len(workload.lengths), "bytes": workload.size_bytes}
         report["rows"] += [of_shape | row_of(mode, done, settings.readers) for mode, done in readings.items() if done]
 
 
 def _add_ratios(report: Report) -> None:
-    """`ratio`: times as fast as register-per-call; `ratio_to_store_pool`: as the reference's way.
-
-    `ratio_to_memcpy`: times as long as one memcpy of as many bytes.
-    """
+    """Times as fast as register-per-call, and as the reference's way; and times as long as one memcpy of as many bytes."""
     medians = {(row["shape"], row["mode"]): row["median_ms"] for row in report["rows"]}
     for row in report["rows"]:
         for name, mode in (("ratio", BASELINE), ("ratio_to_store_pool", STORE_POOL)):
@@ -115,27 +109,44 @@ COLUMNS: list[TableColumn] = [
     TableColumn("fallbacks", lambda row: count(row["fallbacks"]), lambda row: row["fallbacks"]),
     TableColumn("copied", lambda row: format_bytes(row["copied_bytes"])),
     TableColumn("page faults", lambda row: count(row["page_faults"])),
-    TableColumn(
-        "stages / wall", lambda row: f"{row['stages_of_total']:.1%}", lambda row: row["stages_of_total"] is not None
-    ),
+    TableColumn("stages / wall", lambda row: f"{row['stages_of_total']:.1%}", lambda row: row["stages_of_total"]),
 ]
 
 
 def render(report: Report) -> str:
-    """The table, for people."""
-    settings = report["settings"]
+    settings, rows = report["settings"], report["rows"]
     budget = format_bytes(settings["max_bytes"])
-    pooled = any(row["ratio_to_store_pool"] for row in report["rows"])
-    compared = "vs register, vs store-pool" if pooled else "vs register"
-    notes = (
-        f"{engine_line(report)}   budget {budget}, at most {settings['readers']} readers, {settings['repetitions']} repetitions\n"
-        f"{machine_line(report)}\n"
-        f"one memcpy of 1 GiB, one thread, warm: {report['memcpy_ms_per_gib']:.1f} ms\n"
-        f"{compared}: times as fast as that mode (more is better); "
-        "vs memcpy: times as long as that memcpy (less is better)"
-    )
-    if any(row["fallbacks"] for row in report["rows"]):
-        notes += (
-            "\nfallbacks: values of a read that found no room in the budget; loop keeps the result of the read before"
+    pooled = ", vs store-pool" if any(row["ratio_to_store_pool"] for row in rows) else ""
+    notes = [
+        f"{engine_line(report)}   budget {budget}, at most {settings['readers']} readers, {settings['repetitions']} repetitions",
+        machine_line(report),
+        f"one memcpy of 1 GiB, one thread, warm: {report['memcpy_ms_per_gib']:.1f} ms",
+        f"vs register{pooled}: times as fast as that mode (more is better); "
+        "vs memcpy: times as long as that memcpy (less is better)",
+    ]
+    if any(row["fallbacks"] for row in rows):
+        notes.append(
+            "fallbacks: values of a read that found no room in the budget; loop keeps the result of the read before"
         )
-    return f"{notes}\n\n{table_of(report['rows'], COLUMNS, ('shape', 'mode'))}"
+    return "\n".join([*notes, "", table_of(rows, COLUMNS, ("shape", "mode"))])
+
+
+#: The figures that this project promises of the embedded engine.
+LEASED_AGAINST_REGISTER_MIN = {"64x16MiB": 4.5, "1024x1MiB": 4.0, "4096x1MiB": 4.0, "16384x64KiB": 3.5, "ragged": 4.0}
+LEASED_AGAINST_MEMCPY_MAX = {"64x16MiB": 0.9, "1024x1MiB": 0.9, "16384x64KiB": 1.1}
+
+
+def check_reads(report: Report) -> list[Verdict]:
+    """A verdict per promise that the report says anything about."""
+    verdicts = []
+    is_pinned = "registration=pinned" in report["engine"]
+    for row in (row for row in report["rows"] if row["mode"] == "leased"):
+        shape = row["shape"]
+        verdicts.append(at_most(row["register_calls"], 0, f"{shape}: registrations per leased read"))
+        if is_pinned and shape in LEASED_AGAINST_REGISTER_MIN and row["ratio"] is not None:
+            least = LEASED_AGAINST_REGISTER_MIN[shape]
+            verdicts.append(at_least(row["ratio"], least, f"{shape}: leased against register-per-call"))
+        if not is_pinned and report["engine"].startswith("embedded:") and shape in LEASED_AGAINST_MEMCPY_MAX:
+            most = LEASED_AGAINST_MEMCPY_MAX[shape]
+            verdicts.append(at_most(row["ratio_to_memcpy"], most, f"{shape}: leased against one memcpy"))
+    return verdicts

@@ -1,23 +1,18 @@
-"""Reports as JSON files and as tables of text."""
-
-from __future__ import annotations
+"""Reports as JSON files and as tables of text, and verdicts on them."""
 
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import tensorlease as tl
-from tensorlease.bench.sizes import format_bytes
+from tensorlease.sizes import format_bytes
 
 Report = dict[str, Any]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(NamedTuple):
     """One column of a table; left out where `shown` holds for no row."""
 
     heading: str
@@ -35,33 +30,15 @@ def write_json(report: Report, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> Report:
-    """A report that `write_json` wrote. A ConfigError says what is wrong with the file."""
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise tl.ConfigError(f"{path} is no report: {error}") from error
-    if not isinstance(report, dict):
-        raise tl.ConfigError(f"{path} is no report: it holds no JSON object")
-    return report
-
-
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left_columns: int) -> str:
-    """Columns of text; the first `left_columns` are set flush left, the others flush right.
-
-    A row without cells is a blank line.
-    """
-    widths = [max(len(row[index]) for row in [headings, *filter(None, rows)]) for index in range(len(headings))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if index < left_columns else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
-
-    rule = "  ".join("─" * width for width in widths)
-    return "\n".join([line(headings), rule, *(line(row) if row else "" for row in rows)])
+    """Columns of text; the first `left_columns` are set flush left, the others flush right. A row without cells is a blank line."""
+    widths = [max(map(len, column)) for column in zip(headings, *filter(None, rows), strict=True)]
+    lines = [headings, ["─" * width for width in widths], *rows]
+    sides = ["<" if index < left_columns else ">" for index in range(len(headings))]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=False)).rstrip()
+        for line in lines
+    )
 
 
 def table_of(rows: Sequence[Row], columns: Sequence[TableColumn], groups: tuple[str, str]) -> str:
@@ -83,11 +60,6 @@ def count(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
 
 
-def counted(number: float, noun: str) -> str:
-    """`1 registration`, `0 registrations`."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
 def times(ratio: float | None) -> str:
     """`5.2x`, or a dash where there is nothing to compare with."""
     return "-" if ratio is None else f"{ratio:.2f}x"
@@ -107,7 +79,32 @@ def engine_line(report: Report) -> str:
 def machine_line(report: Report) -> str:
     """The machine and torch in one line."""
     machine, versions = report["machine"], report["versions"]
-    memory_gib = machine["memory_bytes"] / (1 << 30)
     torch = f", torch {versions['torch']}" if "torch" in versions else ""
     cores = f"{machine['cores']} core{'s' if machine['cores'] != 1 else ''}"
-    return f"{machine['cpu']}, {cores}, {memory_gib:.0f} GiB, Linux {machine['kernel']}{torch}"
+    return f"{machine['cpu']}, {cores}, {machine['memory_bytes'] / (1 << 30):.0f} GiB, Linux {machine['kernel']}{torch}"
+
+
+class Verdict(NamedTuple):
+    """One promise and what was measured."""
+
+    passed: bool
+    text: str
+
+    def line(self) -> str:
+        return f"{'pass' if self.passed else 'MISS'}  {self.text}"
+
+
+def at_least(value: float, limit: float, what: str) -> Verdict:
+    return Verdict(value >= limit, f"{what}: {value:.4g} (at least {limit:g})")
+
+
+def at_most(value: float, limit: float, what: str) -> Verdict:
+    return Verdict(value <= limit, f"{what}: {value:.4g} (at most {limit:.3g})")
+
+
+def judged(report: Report, verdicts: list[Verdict]) -> list[Verdict]:
+    """The verdicts on a report. One that is unfinished, or promises nothing, is a miss."""
+    if not report["complete"]:
+        return [*verdicts, Verdict(False, "the run did not finish")]
+    nothing = "nothing in this report has a promised figure; run the shapes and modes that have one"
+    return verdicts or [Verdict(False, nothing)]

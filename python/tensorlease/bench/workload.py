@@ -1,14 +1,11 @@
-"""What is read: a number of rows of given lengths, written as `64x16MiB` or `ragged`."""
+"""What is read: a number of rows of given lengths, written as `64x16MiB`."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensorlease.bench.sizes import parse_bytes
-from tensorlease.data import conversation_lengths
+from tensorlease.option_values import size_bytes
 
-RAGGED_BYTES = 629_803_304
 _ITEM_BYTES = {"float32": 4, "int64": 8}
 
 
@@ -22,49 +19,43 @@ class Workload:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of all rows together."""
         return sum(self.lengths) * _ITEM_BYTES[self.dtype_name]
 
     @cached_property
     def row_bytes(self) -> list[int]:
-        """Bytes of each row."""
         return [length * _ITEM_BYTES[self.dtype_name] for length in self.lengths]
 
     @cached_property
     def shapes(self) -> list[tuple[int]]:
-        """One shape per row."""
         return [(length,) for length in self.lengths]
 
-    @property
+    @cached_property
     def is_ragged(self) -> bool:
-        """Do the rows differ in length?"""
-        return self.name == "ragged"
+        return len(set(self.lengths)) > 1
+
+
+#: Workloads with a name in place of a shape. The repository's benchmarks add `ragged`, whose row lengths are data.
+NAMED: dict[str, Callable[[], Workload]] = {}
 
 
 def parse_workload(text: str) -> Workload:
-    """`64x16MiB`: 64 float32 rows of 16 MiB. `ragged`: int64 rows of the conversations' lengths.
+    """`64x16MiB`: 64 float32 rows of 16 MiB; or one of `NAMED`.
 
-    A ValueError says what is allowed.
+    :raises ValueError: the message says what is allowed
     """
     text = text.strip()
+    if text in NAMED:
+        return NAMED[text]()
     if text == "ragged":
-        return _ragged()
+        raise ValueError(
+            "ragged has the row lengths of real conversations, which are in the repository: `python -m bench` there"
+        )
     count_text, separator, size_text = text.partition("x")
     if not separator or not count_text.isdigit() or int(count_text) == 0:
-        raise ValueError(f"{text!r} is no shape; write COUNTxSIZE, such as 1024x1MiB, or ragged")
-    row_bytes = parse_bytes(size_text)
+        raise ValueError(f"{text!r} is no shape; write COUNTxSIZE, such as 1024x1MiB")
+    row_bytes = size_bytes(size_text)
     if row_bytes % _ITEM_BYTES["float32"] != 0:
         raise ValueError(
             f"{text!r}: the rows are float32, so their size must be a multiple of 4 bytes; it is {row_bytes}"
         )
     return Workload(text, "float32", (row_bytes // _ITEM_BYTES["float32"],) * int(count_text))
-
-
-def _ragged() -> Workload:
-    workload = Workload("ragged", "int64", tuple(row.tokens for row in conversation_lengths()))
-    if workload.size_bytes != RAGGED_BYTES:
-        raise ValueError(
-            f"conversation_lengths.csv gives {workload.size_bytes} bytes, not {RAGGED_BYTES}; "
-            "the file was changed, reinstall tensorlease"
-        )
-    return workload

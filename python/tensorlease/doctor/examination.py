@@ -1,7 +1,5 @@
 """From a URL to a report: everything is tried, then each part says what it found."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 
@@ -22,11 +20,7 @@ _Ends = dict[str, Outcome]
 
 
 def examine(
-    url: str | None = None,
-    *,
-    max_bytes: int = GIB,
-    metrics_port: int | None = None,
-    machine: Machine | None = None,
+    url: str | None = None, *, max_bytes: int = GIB, metrics_port: int | None = None, machine: Machine | None = None
 ) -> Report:
     """Looks at everything that a store with this URL stands on. Takes a second or two, and at most some 100 s where something hangs.
 

@@ -1,7 +1,5 @@
 """What the doctor found: one line per look, and the whole of it as text or JSON."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -31,7 +29,6 @@ class Finding:
             raise ValueError(f"the problem {self.subject!r} says nothing about how to mend it")
 
     def lines(self) -> str:
-        """As a person reads it."""
         text = f"{self.state:<{_STATE_WIDTH}} {self.subject:<{_SUBJECT_WIDTH}} {self.message}"
         if self.fix is None:
             return text
@@ -75,7 +72,6 @@ class Report:
 
     @property
     def problems(self) -> int:
-        """How many findings are problems."""
         return sum(finding.state == "PROBLEM" for finding in self.findings)
 
     def text(self) -> str:

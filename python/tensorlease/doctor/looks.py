@@ -1,7 +1,5 @@
 """What trials do, each in a process of its own: ``python -m tensorlease.doctor.looks LOOK ARGUMENTS FD SECONDS`` writes its answer to FD."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
@@ -19,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION
+from tensorlease.mooncake_master import MASTER_MAGIC, NO_SUCH_FUNCTION
 
 Values = dict[str, Any]
 
@@ -64,7 +62,6 @@ def _ring_refused() -> str | None:
 
 
 def opened(url: str) -> Values:
-    """A small store."""
     tl.open(url, max_bytes=SMALL_MAX_BYTES, readers=1).close()
     return {}
 

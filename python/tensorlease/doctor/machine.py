@@ -1,7 +1,5 @@
 """What /proc and /sys say about this machine and this process. Nothing here can hang or change anything."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -37,11 +35,13 @@ class Machine:
 
     @property
     def kernel(self) -> tuple[int, int]:
-        """Major and minor version."""
         match = re.match(r"(\d+)\.(\d+)", platform.release())
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     # ---- memory ---------------------------------------------------------------------------------------------------------
+
+    def memory_bytes(self) -> int:
+        return self._meminfo_bytes("MemTotal") or 0
 
     def available_bytes(self) -> int | None:
         """What this process may still take: the least of the kernel's estimate and of what each of its control groups has left."""
@@ -99,12 +99,10 @@ class Machine:
         return None if limit == resource.RLIM_INFINITY else limit
 
     def may_raise_memlock_to(self, size: int) -> bool:
-        """Would `ulimit -l` do?"""
         _, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         return most == resource.RLIM_INFINITY or size <= most or self._has_capability(_CAP_SYS_RESOURCE)
 
     def has_ipc_lock(self) -> bool:
-        """CAP_IPC_LOCK, where it counts."""
         return self._has_capability(_CAP_IPC_LOCK)
 
     def io_uring_disabled(self) -> int | None:

@@ -1,18 +1,16 @@
 """Mooncake's package, its known defects, and the cluster that a URL names."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.looks import LIBRARIES, TRIAL_OBJECT_BYTES
 from tensorlease.doctor.target import Target
 from tensorlease.doctor.trials import Outcome
+from tensorlease.sizes import format_bytes
 
 #: Of every package that brings the module `mooncake`: one per kind of accelerator.
 _PACKAGE = "mooncake-transfer-engine"
@@ -34,7 +32,6 @@ class Defect:
     text: str
 
     def is_in(self, version: tuple[int, ...]) -> bool:
-        """Does that version have it?"""
         return self.fixed is None or version < self.fixed
 
 
@@ -78,9 +75,8 @@ def package(target: Target, wheel: Outcome, environment: Mapping[str, str]) -> l
         return [_unloadable(target, wheel.values["error"], wheel.values["missing"])]
     versions = _installed()
     if not versions:
-        return [
-            note("mooncake", "Mooncake's module loads and no package says its version, so its defects are unknown.")
-        ]
+        message = "Mooncake's module loads and no package says its version, so its defects are unknown."
+        return [note("mooncake", message)]
     if len(versions) > 1:
         names = " and ".join(versions)
         message = f"{names} are installed in one place, and one overwrites files of the other."
@@ -123,11 +119,11 @@ def _defects(target: Target, version: str, environment: Mapping[str, str]) -> li
     found = [note("known defect", f"{defect.text} (Mooncake #{defect.issue}).") for defect in present]
     queue = environment.get(_QUEUE_VARIABLE, "")
     if _TCP_QUEUE in present and queue.isdigit() and int(queue) < _QUEUE_LEAST:
-        message = (
+        told = (
             f"{_QUEUE_VARIABLE}={queue} in the environment is less than {_QUEUE_LEAST}: reads would wedge their peers."
         )
         needed = target.is_mooncake and not target.is_rdma
-        found.append(needed_or_not(needed, "TCP queue", message, f"unset {_QUEUE_VARIABLE}"))
+        found.append(needed_or_not(needed, "TCP queue", told, f"unset {_QUEUE_VARIABLE}"))
     return found
 
 
@@ -156,11 +152,8 @@ def master(target: Target, answer: Outcome) -> Finding:
 
 def _not_answering(target: Target, error: str) -> Finding:
     """A master can't be started on a port that something holds."""
-    shown = f"ss -ltnp 'sport = :{target.master()[1]}'"
-    where = "" if target.is_local else "on its machine: "
-    fix = (
-        f"{where}{shown}  # shows who listens there: mend the port in the URL, or end the master that hangs by its pid"
-    )
+    shown = f"{'' if target.is_local else 'on its machine: '}ss -ltnp 'sport = :{target.master()[1]}'"
+    fix = f"{shown}  # shows who listens there: mend the port in the URL, or end the master that hangs by its pid"
     message = f"Something listens at {target.host} and does not answer as a Mooncake master: {error}."
     return problem("master", message, fix)
 
@@ -174,13 +167,8 @@ def hostname(target: Target) -> list[Finding]:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
         message = f"local_hostname={name} has no address ({error}): nobody would reach what this process contributes."
-        return [
-            problem(
-                "hostname",
-                message,
-                "give an address of this machine that the others reach, or leave local_hostname out",
-            )
-        ]
+        fix = "give an address of this machine that the others reach, or leave local_hostname out"
+        return [problem("hostname", message, fix)]
     return []
 
 
@@ -196,12 +184,8 @@ def segments(target: Target, trial: Outcome, space: str) -> Finding:
         return fine("segments", f"The cluster took an object of {size}, gave it back and removed it{space}.")
     if trial.values["error"] == "StoreFull":
         if target.segment_bytes:
-            own = format_bytes(target.segment_bytes)
-            message = (
-                f"Without this URL's own segment of {own} the cluster has no room for {size}: "
-                f"it is full, or nobody else contributes a segment{space}."
-            )
-            return note("segments", message)
+            without = f"Without this URL's own segment of {format_bytes(target.segment_bytes)} the cluster has no room"
+            return note("segments", f"{without} for {size}: it is full, or nobody else contributes a segment{space}.")
         give = f"python -c 'import tensorlease as tl; s = tl.open(\"{target.segment_url('1GiB')}\"); input()'"
         message = f"The cluster is full, or nobody contributes a segment: it has no room for {size}{space}."
         return problem("segments", message, f"{give}  # a process that contributes 1 GiB; or remove what nobody reads")

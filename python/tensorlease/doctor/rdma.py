@@ -1,12 +1,10 @@
 """Network cards with verbs, as the kernel and as libibverbs see them."""
 
-from __future__ import annotations
-
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, problem
 from tensorlease.doctor.machine import Machine, Port
 from tensorlease.doctor.target import Target
 from tensorlease.doctor.trials import Outcome
+from tensorlease.sizes import format_bytes
 
 _SUBJECT = "ibverbs"
 _NO_LIMIT = 1 << 60

@@ -1,19 +1,17 @@
 """Kernel, memory, locked memory, io_uring: what every store stands on."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 from collections.abc import Mapping
 
 from tensorlease import host
 from tensorlease._core import host_listens, host_socket
-from tensorlease.bench.sizes import format_bytes
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.machine import Machine
 from tensorlease.doctor.target import MIB, QUEUE_BYTES, Target
 from tensorlease.doctor.trials import Outcome
 from tensorlease.errors import EngineUnavailable
+from tensorlease.sizes import format_bytes
 
 #: The first with sparse tables of registered buffers, which pinning uses.
 _KERNEL_OF_PINNING = (5, 19)
@@ -24,7 +22,7 @@ _NO_LOCKED_MEMORY = "ENOMEM"
 _HUGE_PAGE_VARIABLE = "MC_STORE_USE_HUGEPAGE"
 _UNLOCK = "sudo prlimit --memlock=unlimited:unlimited --pid $$  # a container: --ulimit memlock=-1, a unit: LimitMEMLOCK=infinity"
 _UNFILTER = (
-    "docker run --security-opt seccomp=unconfined ...  # or a profile that allows io_uring_setup and io_uring_register"
+    "docker run --security-opt seccomp=unconfined ...  # or allow io_uring_setup and io_uring_register in a profile"
 )
 _WITHOUT_PINS = "leave out registration=pinned: embedded:// needs no io_uring"
 
@@ -45,11 +43,7 @@ def memory(target: Target, machine: Machine) -> Finding:
     if available is None:
         return note("memory", "/proc/meminfo can't be read, so nothing is known about memory.")
     bound = "no limit of a control group" if limit is None else f"control group's limit {format_bytes(limit)}"
-    parts = {
-        "max_bytes": target.max_bytes,
-        "local_buffer": target.local_buffer_bytes,
-        "segment": target.segment_bytes,
-    }
+    parts = {"max_bytes": target.max_bytes, "local_buffer": target.local_buffer_bytes, "segment": target.segment_bytes}
     asked = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     if target.memory_bytes <= available:
         return fine("memory", f"{format_bytes(available)} left ({bound}) hold {asked}.")
@@ -102,9 +96,8 @@ def io_uring(target: Target, machine: Machine, trial: Outcome) -> Finding:
     if refused is not None:
         return _refused_ring(target, machine, refused)
     fix = _WITHOUT_PINS if limit is None else _unlock(machine, max(target.max_bytes, _TRIAL_BYTES))
-    message = (
-        f"The kernel gives a ring, but a small store with registration=pinned does not open: {trial.values['error']}."
-    )
+    why = trial.values["error"]
+    message = f"The kernel gives a ring, but a small store with registration=pinned does not open: {why}."
     return needed_or_not(target.is_pinned, "io_uring", message, fix)
 
 
@@ -138,9 +131,8 @@ def huge_pages(target: Target, machine: Machine, environment: Mapping[str, str])
     if not target.is_mooncake or not environment.get(_HUGE_PAGE_VARIABLE) or page_bytes == 0:
         return fine("huge pages", f"{free} are free, and none are needed.")
     needed = -(-wanted // page_bytes)
-    message = (
-        f"{_HUGE_PAGE_VARIABLE} is set, {needed} huge pages of {format_bytes(page_bytes)} are needed, {free} are free."
-    )
+    asked = f"{needed} huge pages of {format_bytes(page_bytes)} are needed, {free} are free"
+    message = f"{_HUGE_PAGE_VARIABLE} is set, {asked}."
     if needed <= free:
         return fine("huge pages", message)
     return problem("huge pages", message, f"sudo sysctl -w vm.nr_hugepages={needed}")
@@ -203,7 +195,6 @@ def socket(target: Target, before: str) -> Finding:
 
 
 def opens(target: Target, trial: Outcome) -> Finding:
-    """The store itself, small."""
     if trial.end == "done":
         return fine("store", "A store with this URL opens.")
     if trial.end == "hung":

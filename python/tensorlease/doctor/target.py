@@ -1,7 +1,5 @@
 """What a store URL asks of the machine. The store itself checks the URL; here only the parts are read that the doctor needs."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from dataclasses import dataclass
@@ -37,17 +35,14 @@ class Target:
 
     @property
     def is_mooncake(self) -> bool:
-        """Does it need a master?"""
         return self.scheme == "mooncake"
 
     @property
     def is_rdma(self) -> bool:
-        """Does it need a network card with verbs?"""
         return self.is_mooncake and self.options.get("protocol") == "rdma"
 
     @property
     def is_pinned(self) -> bool:
-        """Does it need io_uring?"""
         return self.scheme == "embedded" and self.options.get("registration") == "pinned"
 
     @property
@@ -72,7 +67,6 @@ class Target:
 
     @property
     def is_local(self) -> bool:
-        """Is the master on this machine?"""
         return self.master()[0] in ("127.0.0.1", "localhost", "::1")
 
     @property
@@ -94,15 +88,9 @@ class Target:
         """The same store for a short trial: it contributes nothing, takes little, can't be mistaken for a running one, and leaves nothing pinned."""
         if not self.is_mooncake:
             return self._with(self.options, faults=None)
-        local_buffer = min(self.local_buffer_bytes, TRIAL_LOCAL_BUFFER_BYTES)
-        return self._with(
-            self.options,
-            faults=None,
-            segment=None,
-            local_buffer=str(local_buffer),
-            pin="none",
-            local_hostname=self.local_hostname or None,
-        )
+        little = str(min(self.local_buffer_bytes, TRIAL_LOCAL_BUFFER_BYTES))
+        nothing = {"faults": None, "segment": None, "local_hostname": self.local_hostname or None}
+        return self._with(self.options, local_buffer=little, pin="none", **nothing)
 
     def faults_url(self) -> str | None:
         """A store that needs nothing and opens where the faults of this URL can be read; None where it has none."""

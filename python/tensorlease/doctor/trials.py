@@ -1,7 +1,5 @@
 """Risky looks, each in a process of its own: what hangs or crashes there neither holds up the doctor nor takes it along."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -13,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from tensorlease.doctor.looks import BEGUN
@@ -46,7 +43,6 @@ class Outcome:
 
     @property
     def why(self) -> str:
-        """The message, and what was written with it."""
         return f"{self.message}{self.wrote}"
 
     @property
@@ -67,15 +63,11 @@ class Trial:
             self._stderr = files.enter_context(tempfile.TemporaryFile())
             reading, writing = os.pipe()
             self._answer = files.enter_context(open(reading, "rb", buffering=0))
-            code = "tensorlease.doctor.looks"
             told = [look, json.dumps(dict(arguments)), str(writing), str(limit_seconds)]
+            command, nowhere = [sys.executable, "-m", "tensorlease.doctor.looks", *told], subprocess.DEVNULL
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", code, *told],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._stderr,
-                    pass_fds=(writing,),
+                    command, stdin=nowhere, stdout=nowhere, stderr=self._stderr, pass_fds=(writing,)
                 )
             finally:
                 os.close(writing)
@@ -128,9 +120,7 @@ class Trial:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,5 @@
 """What TransferQueue's `init` calls for MooncakeStore: a master that answers is used, and one is started only where none does."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -122,24 +120,19 @@ def _start_offload_client(backend: Any, address: Address, http: Address | None, 
         "MOONCAKE_OFFLOAD_USE_URING": "1" if offload.get("use_uring", False) else "0",
         "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": str(offload.get("heartbeat_interval_seconds", 2)),
     }
-    local = Address(
-        str(backend.get("local_hostname") or released.load().get_node_ip_address()),
-        int(offload.get("client_port", 42052)),
-    )
-    client = OwnProcess(
-        [
-            "mooncake_client",
-            f"-host={local.host}",
-            f"-global_segment_size={backend.get('global_segment_size', SEGMENT_BYTES)}",
-            f"-master_server_address={address}",
-            f"-metadata_server={'P2PHANDSHAKE' if http is None else metadata_url(str(http))}",
-            f"-protocol={backend.get('protocol', 'tcp')}",
-            "-enable_offload=true",
-            f"-port={local.port}",
-        ],
-        local.port,
-        environment,
-    )
+    host = str(backend.get("local_hostname") or released.load().get_node_ip_address())
+    local = Address(host, int(offload.get("client_port", 42052)))
+    command = [
+        "mooncake_client",
+        f"-host={local.host}",
+        f"-global_segment_size={backend.get('global_segment_size', SEGMENT_BYTES)}",
+        f"-master_server_address={address}",
+        f"-metadata_server={'P2PHANDSHAKE' if http is None else metadata_url(str(http))}",
+        f"-protocol={backend.get('protocol', 'tcp')}",
+        "-enable_offload=true",
+        f"-port={local.port}",
+    ]
+    client = OwnProcess(command, local.port, environment)
     # One that fails does so within this time; not every version listens where it is told.
     given = time.monotonic() + OFFLOAD_SECONDS
     try:

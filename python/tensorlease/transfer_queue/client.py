@@ -1,7 +1,5 @@
 """The storage client that takes the place of `MooncakeStoreClient`."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from typing import Any
@@ -10,7 +8,7 @@ import torch
 
 from tensorlease import torch_values
 from tensorlease.errors import ArenaExhausted, TransferError
-from tensorlease.mooncake_cluster import INSTALL
+from tensorlease.mooncake_master import INSTALL
 from tensorlease.store import Store
 from tensorlease.transfer_queue import packing, released
 from tensorlease.transfer_queue.columns import Column, read_columns
@@ -180,10 +178,8 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
             with as_raised_there():
                 self._use.store.remove(_with_chunks(keys, custom_backend_meta))
         except TransferError as error:
-            for failure in error.failures:
-                _logger.error(
-                    "remove failed for key %r with error code %s: %s", failure.key, failure.code, failure.message
-                )
+            for key, _, code, message in error.failures:
+                _logger.error("remove failed for key %r with error code %s: %s", key, code, message)
 
     def close(self) -> None:
         """Ends this client's use of the store; later calls raise `StorageClosed`. Idempotent."""
@@ -279,10 +275,9 @@ def _with_chunks(keys: list[str], metas: list[Any] | None) -> list[str]:
     if metas is None:
         return keys
     whole: list[str] = []
+    counts = f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}"
     if len(metas) != len(keys):
-        raise ValueError(
-            f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}; give one per key, or None"
-        )
+        raise ValueError(f"{counts}; give one per key, or None")
     for key, meta in zip(keys, metas, strict=True):
         chunks = meta.get("n_chunks") if isinstance(meta, dict) else None
         whole += [key] if chunks is None else [f"{key}:c{chunk}" for chunk in range(chunks)]

@@ -1,7 +1,5 @@
 """Columns of a batch: the rows of each are read back to back, so that merging them copies nothing where TransferQueue's rules allow it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Errors of this client: those of tensorlease that are also what TransferQueue's own client raises there."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The storage manager that takes the place of TransferQueue's for MooncakeStore."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect
@@ -96,7 +94,6 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         await notify(*args, **kwargs)
 
     async def get_data(self, metadata: Any) -> Any:
-        """Reads a batch: one column per field."""
         if not metadata.field_names or not metadata.global_indexes:
             return await super().get_data(metadata)
         return await _in_thread(lambda: self._read(metadata))

@@ -1,7 +1,5 @@
 """Masters: is there one at an address, and one of our own where there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
-from tensorlease.mooncake_cluster import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens
+from tensorlease.mooncake_master import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens
 from tensorlease.processes import listens_at
 from tensorlease.transfer_queue.own_process import OwnProcess
 
@@ -47,7 +45,6 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
     def listens(self) -> bool:
-        """Does anything take connections there?"""
         return listens(self, ANSWER_SECONDS)
 
 
@@ -69,16 +66,14 @@ def answers(address: Address) -> bool:
         connection = socket.create_connection(address, timeout=ANSWER_SECONDS)
     except OSError:
         return False
-    with connection:
+    first = b""
+    with connection, contextlib.suppress(OSError):
         try:
             connection.sendall(NO_SUCH_FUNCTION)
             first = connection.recv(1)
         except TimeoutError:
-            raise RuntimeError(
-                f"what listens at {address} does not answer; is it a mooncake_master that hangs?"
-            ) from None
-        except OSError:
-            first = b""
+            hangs = f"what listens at {address} does not answer; is it a mooncake_master that hangs?"
+            raise RuntimeError(hangs) from None
     if first != MASTER_MAGIC:
         raise RuntimeError(f"what listens at {address} is no mooncake_master; configure another master_server_address")
     return True

@@ -1,7 +1,5 @@
 """Processes that this one starts and that end with it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -12,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from tensorlease.errors import ConfigError
-from tensorlease.mooncake_cluster import INSTALL, master_binary
+from tensorlease.mooncake_master import INSTALL, master_binary
 from tensorlease.processes import end_process
 
 PAUSE_SECONDS = 0.05
@@ -65,7 +63,6 @@ class OwnProcess:
             time.sleep(PAUSE_SECONDS)
 
     def log_tail(self) -> str:
-        """Where its log is, and how that ends."""
         try:
             with open(self.log_path, "rb") as log:
                 log.seek(self._log_begin)

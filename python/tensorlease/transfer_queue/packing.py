@@ -1,7 +1,5 @@
 """Values that are no tensors, in TransferQueue's packed form, straight in the memory that is sent and received."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,7 +90,6 @@ def groups(packed: list[Packed], limit: int) -> Iterator[list[Packed]]:
 
 
 def group_bytes(group: list[Packed]) -> int:
-    """Bytes of the memory that a group needs."""
     return sum(_aligned(item.size) for item in group)
 
 

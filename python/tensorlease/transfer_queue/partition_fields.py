@@ -1,7 +1,5 @@
 """What the controller says of the fields of a partition: the description of a batch names only those that all of its samples have."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import uuid
@@ -18,17 +16,11 @@ _logger = logging.getLogger("tensorlease")
 
 def of_partition(controller: Any, sender: str, partition: str) -> set[str]:
     """Names of the fields that any sample of the partition has. Empty, and logged, where the controller does not answer."""
-    try:
-        metadata = _ask(controller, sender, partition)
     # Clearing what the batch itself names is better than failing.
-    except Exception as error:
-        _logger.warning(
-            "the controller did not say which fields partition %r has (%s): fields that only some of the cleared samples have stay in the store",
-            partition,
-            error,
-        )
-        return set()
-    return set(metadata.field_names) if metadata is not None else set()
+    metadata = _asked(
+        controller, sender, partition, ": fields that only some of the cleared samples have stay in the store"
+    )
+    return set() if metadata is None else set(metadata.field_names)
 
 
 def kind_of(schema: Any) -> Any:
@@ -40,13 +32,17 @@ def kind_of(schema: Any) -> Any:
 
 def kinds_in_partition(controller: Any, sender: str, partition: str) -> dict[str, Any]:
     """The kind of each field of the partition. Empty where the controller does not answer: it then refuses the put by itself."""
-    try:
-        metadata = _ask(controller, sender, partition)
-    except Exception as error:
-        _logger.warning("the controller did not say which fields partition %r has (%s)", partition, error)
-        return {}
-    schemas = getattr(metadata, "field_schema", None) or {}
+    schemas = getattr(_asked(controller, sender, partition, ""), "field_schema", None) or {}
     return {name: kind_of(schema) for name, schema in schemas.items()}
+
+
+def _asked(controller: Any, sender: str, partition: str, otherwise: str) -> Any:
+    """What the controller says; None, and logged with what comes of it, where it does not answer."""
+    try:
+        return _ask(controller, sender, partition)
+    except Exception as error:
+        _logger.warning("the controller did not say which fields partition %r has (%s)%s", partition, error, otherwise)
+        return None
 
 
 def _ask(controller: Any, sender: str, partition: str) -> Any:

@@ -1,7 +1,5 @@
 """Puts our client, manager and bootstrap in the place of TransferQueue's, through its public factories, and takes them out again."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any
@@ -101,11 +99,7 @@ def _client_over(registered: Any) -> Any:
         return TensorleaseStoreClient
     changes_more = any(getattr(registered, name, None) is not getattr(theirs, name) for name in _OURS)
     if not (isinstance(registered, type) and issubclass(registered, theirs)) or changes_more:
-        _logger.warning(
-            "another class is registered as %s (%s.%s) and stays; tensorlease is not used",
-            CLIENT_NAME,
-            registered.__module__,
-            registered.__qualname__,
-        )
+        name = f"{registered.__module__}.{registered.__qualname__}"
+        _logger.warning("another class is registered as %s (%s) and stays; tensorlease is not used", CLIENT_NAME, name)
         return None
     return type("TensorleaseStoreClient", (TensorleaseStoreClient, registered), {"__module__": __name__})

@@ -60,10 +60,9 @@ def load() -> SimpleNamespace:
     for ours, (module, name) in _OPTIONAL.items():
         setattr(found, ours, getattr(importlib.import_module(module), name, None))
     if version not in TESTED:
+        tested = ", ".join(TESTED)
         _logger.warning(
-            "found TransferQueue %s; tensorlease.transfer_queue is tested with %s and goes on",
-            version,
-            ", ".join(TESTED),
+            "found TransferQueue %s; tensorlease.transfer_queue is tested with %s and goes on", version, tested
         )
     return found
 

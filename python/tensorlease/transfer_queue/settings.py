@@ -91,13 +91,8 @@ class Tuning:
             prewarm = _bytes("prewarm", self.prewarm)
         else:
             prewarm = self.budget() if protocol in REGISTERING else 0
-        return {
-            "max_bytes": self.budget(),
-            "prewarm": prewarm,
-            "readers": self.readers,
-            "delivery": self.delivery,
-            "strict": self.strict,
-        }
+        kept = {name: getattr(self, name) for name in ("readers", "delivery", "strict")}
+        return {"max_bytes": self.budget(), "prewarm": prewarm} | kept
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,6 @@ class Backend:
         )
 
     def url(self) -> str:
-        """Of the store."""
         options = {
             "protocol": self.protocol,
             "device": self.device,
@@ -176,10 +170,7 @@ def _address(config: Mapping[str, Any], name: str) -> str:
 def _hard_pin(config: Mapping[str, Any]) -> bool:
     """What is pinned is never evicted, so it can't be offloaded either."""
     hard_pin = config.get("hard_pin")
-    if hard_pin is not None:
-        return bool(hard_pin)
-    offload = config.get("offload")
-    return not (offload is not None and bool(offload.get("enabled", False)))
+    return not (config.get("offload") or {}).get("enabled", False) if hard_pin is None else bool(hard_pin)
 
 
 def _is_number(value: Any) -> bool:

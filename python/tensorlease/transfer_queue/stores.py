@@ -1,7 +1,5 @@
 """The store of this process: clients with the same settings share it, and none of it is used in a forked child."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -78,7 +76,6 @@ class StoreUse:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Ends this use. Idempotent."""
         self._finalizer()
 
 

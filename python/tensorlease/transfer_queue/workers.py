@@ -1,7 +1,5 @@
 """Ray's workers, and those of a DataLoader: they install the plugin by themselves."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -95,8 +93,6 @@ def _after(hook: str | Callable[[], Any]) -> Callable[[], None]:
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
-    """Waits for the first import of TransferQueue."""
-
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:

@@ -8,7 +8,7 @@ import pytest
 from mooncake_rig import cluster
 from queue_rig import CLIENTS, OURS, Outcomes, RayCluster, require_transfer_queue, run_job
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 
 @pytest.fixture(scope="session")

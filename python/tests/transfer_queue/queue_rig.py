@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master, master_binary
+from tensorlease.mooncake_master import master_binary
+
+if TYPE_CHECKING:
+    from bench.cluster import Master
 
 HERE = Path(__file__).resolve().parent
 RELEASED, OURS = "released", "ours"

@@ -19,7 +19,7 @@ require_transfer_queue()
 
 from omegaconf import OmegaConf
 
-from tensorlease.mooncake_cluster import HOST, free_port, listens
+from tensorlease.mooncake_master import HOST, free_port, listens
 from tensorlease.transfer_queue import initialize_mooncake_storage
 from tensorlease.transfer_queue import master as master_module
 

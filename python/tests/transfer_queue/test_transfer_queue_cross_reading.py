@@ -16,7 +16,7 @@ from described import describe
 from kinds import KINDS, NOT_RELEASED, single_values
 from queue_cases import DIRECTIONS, OURS_TO_RELEASED
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 pytestmark = pytest.mark.timeout(600)
 

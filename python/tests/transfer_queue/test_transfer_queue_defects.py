@@ -32,7 +32,7 @@ import transfer_queue as tq
 from transfer_queue.storage.clients import mooncake_client
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,7 +7,7 @@ from queue_rig import HERE, OURS, Outcomes, require_transfer_queue, run_script
 
 require_transfer_queue()
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 pytestmark = pytest.mark.timeout(600)
 

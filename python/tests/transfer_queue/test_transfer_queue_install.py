@@ -35,7 +35,7 @@ from transfer_queue.storage.managers import MooncakeStorageManager
 from transfer_queue.storage.managers.base import StorageManagerFactory
 
 import tensorlease.transfer_queue as plugin
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 from tensorlease.transfer_queue import client as client_module
 
 pytestmark = pytest.mark.timeout(120)

@@ -17,7 +17,7 @@ from transfer_queue.storage.clients.base import StorageClientFactory
 from transfer_queue.storage.clients.mooncake_client import MooncakeStoreClient
 
 import tensorlease.transfer_queue as plugin
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -11,7 +11,7 @@ from queue_rig import CLIENTS, OURS, on_both, opened_client, require_transfer_qu
 
 require_transfer_queue()
 
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 from tensorlease.transfer_queue import settings
 
 pytestmark = pytest.mark.timeout(180)

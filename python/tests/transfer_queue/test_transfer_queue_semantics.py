@@ -17,7 +17,7 @@ from described import describe
 from tensordict import MemoryMappedTensor
 
 import tensorlease as tl
-from tensorlease.mooncake_cluster import Master
+from bench.cluster import Master
 from tensorlease.transfer_queue import errors
 
 pytestmark = pytest.mark.timeout(300)

@@ -32,18 +32,6 @@ pub enum AcquireError {
         /// All that the budget gives this kind.
         most: u64,
     },
-    /// More is quarantined than `quarantine_bytes` allows.
-    #[error(
-        "no block of {asked} bytes: {quarantined} bytes are quarantined, more than {most}; close the engine client that timed out"
-    )]
-    QuarantineFull {
-        /// As asked.
-        asked: u64,
-        /// Quarantined, of both kinds.
-        quarantined: u64,
-        /// `quarantine_bytes` of the budget.
-        most: u64,
-    },
     /// A value without bytes needs no block.
     #[error("a block of 0 bytes can't be acquired; set zero-byte values aside")]
     ZeroBytes,

@@ -1,7 +1,6 @@
 //! The slabs of one arena in a table of recycled slots: a block finds its slab by slot, people by [`SlabId`].
 
-use super::SlabKind;
-use crate::{Allocation, OffsetAllocator, SlabId};
+use crate::{Allocation, OffsetAllocator, SlabId, SlabKind};
 
 /// One slab, made or being made.
 #[derive(Debug)]

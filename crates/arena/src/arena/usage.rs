@@ -42,48 +42,42 @@ impl Usage {
     }
 }
 
-/// Running sums of one kind of slabs.
+/// Running sums of one kind of slabs: what is not a sum in `held` stays 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
-    slab_bytes: u64,
-    slabs: u64,
-    reserved_bytes: u64,
+    held: Usage,
     reserved_slabs: u64,
-    leased_bytes: u64,
-    in_flight_bytes: u64,
-    quarantined_bytes: u64,
-    blocks: u64,
 }
 
 impl Counters {
     pub(super) fn reserve(&mut self, len: u64) {
-        self.reserved_bytes += len;
+        self.held.reserved_bytes += len;
         self.reserved_slabs += 1;
     }
 
     pub(super) fn cancel(&mut self, len: u64) {
-        assert!(self.reserved_bytes >= len && self.reserved_slabs > 0);
-        self.reserved_bytes -= len;
+        assert!(self.held.reserved_bytes >= len && self.reserved_slabs > 0);
+        self.held.reserved_bytes -= len;
         self.reserved_slabs -= 1;
     }
 
     pub(super) fn admit(&mut self, len: u64) {
         self.cancel(len);
-        self.slab_bytes += len;
-        self.slabs += 1;
+        self.held.arena_bytes += len;
+        self.held.slabs += 1;
     }
 
     pub(super) fn remove(&mut self, len: u64) {
-        assert!(self.free_bytes() >= len && self.slabs > 0);
-        self.slab_bytes -= len;
-        self.slabs -= 1;
+        assert!(self.free_bytes() >= len && self.held.slabs > 0);
+        self.held.arena_bytes -= len;
+        self.held.slabs -= 1;
     }
 
     /// A free block -> in flight.
     pub(super) fn acquire(&mut self, len: u64) {
         debug_assert!(len <= self.free_bytes());
-        self.in_flight_bytes += len;
-        self.blocks += 1;
+        self.held.in_flight_bytes += len;
+        self.held.blocks += 1;
     }
 
     pub(super) fn change(&mut self, from: BlockState, to: BlockState, len: u64) {
@@ -94,54 +88,48 @@ impl Counters {
 
     /// A block that is out -> free.
     pub(super) fn release(&mut self, from: BlockState, len: u64) {
-        debug_assert!(*self.bytes_in(from) >= len && self.blocks > 0);
+        debug_assert!(*self.bytes_in(from) >= len && self.held.blocks > 0);
         *self.bytes_in(from) -= len;
-        self.blocks -= 1;
+        self.held.blocks -= 1;
     }
 
     /// Bytes of blocks that are out.
     pub(super) fn held_bytes(&self) -> u64 {
-        self.leased_bytes + self.in_flight_bytes + self.quarantined_bytes
+        self.held.leased_bytes + self.held.in_flight_bytes + self.held.quarantined_bytes
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        debug_assert!(self.held_bytes() <= self.slab_bytes);
-        self.slab_bytes - self.held_bytes()
+        debug_assert!(self.held_bytes() <= self.held.arena_bytes);
+        self.held.arena_bytes - self.held_bytes()
     }
 
     pub(super) fn quarantined_bytes(&self) -> u64 {
-        self.quarantined_bytes
+        self.held.quarantined_bytes
     }
 
     /// Bytes of slabs, made or being made: what counts against the budget.
     pub(super) fn committed_bytes(&self) -> u64 {
-        self.slab_bytes + self.reserved_bytes
+        self.held.arena_bytes + self.held.reserved_bytes
     }
 
     /// Slabs, made or being made.
     pub(super) fn slab_count(&self) -> u64 {
-        self.slabs + self.reserved_slabs
+        self.held.slabs + self.reserved_slabs
     }
 
     pub(super) fn usage(&self, largest_free: u64) -> Usage {
         Usage {
-            arena_bytes: self.slab_bytes,
-            reserved_bytes: self.reserved_bytes,
-            slabs: self.slabs,
-            leased_bytes: self.leased_bytes,
-            in_flight_bytes: self.in_flight_bytes,
-            quarantined_bytes: self.quarantined_bytes,
             free_bytes: self.free_bytes(),
             largest_free,
-            blocks: self.blocks,
+            ..self.held
         }
     }
 
     fn bytes_in(&mut self, state: BlockState) -> &mut u64 {
         match state {
-            BlockState::InFlight => &mut self.in_flight_bytes,
-            BlockState::Leased => &mut self.leased_bytes,
-            BlockState::Quarantined => &mut self.quarantined_bytes,
+            BlockState::InFlight => &mut self.held.in_flight_bytes,
+            BlockState::Leased => &mut self.held.leased_bytes,
+            BlockState::Quarantined => &mut self.held.quarantined_bytes,
             BlockState::Free => unreachable!("free bytes are the rest of the slabs"),
         }
     }

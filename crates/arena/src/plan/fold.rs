@@ -1,9 +1,8 @@
 //! The same key twice is fetched once.
 
-mod key_hasher;
-
-use key_hasher::KeyHasher;
-use std::hash::{Hash, Hasher};
+use foldhash::fast::RandomState;
+use hashbrown::{HashTable, hash_table::Entry};
+use std::hash::{BuildHasher, Hash};
 
 /// Keys without their repetitions.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,17 +13,6 @@ pub struct Folded {
     pub slot: Vec<u32>,
 }
 
-/// An empty place of the table.
-const EMPTY: u32 = u32::MAX;
-
-/// One place of the open-addressing table: a distinct key by its index into `unique`.
-#[derive(Clone, Copy)]
-struct Place {
-    /// Part of the hash that does not choose the place; spares most comparisons of keys.
-    tag: u32,
-    index: u32,
-}
-
 /// Folds equal keys, so that each is fetched once and delivered as often as it was asked for: an engine may report success for
 /// both and write only one.
 ///
@@ -32,34 +20,29 @@ struct Place {
 /// When there are 2^31 keys or more.
 pub fn fold_duplicates<K: Hash + Eq>(keys: &[K]) -> Folded {
     assert!(keys.len() < 1 << 31, "{} keys in one call", keys.len());
-    // Half full at most, so that a probe ends soon; a table of a fixed size needs no rehashing.
-    let places = (keys.len() * 2).next_power_of_two();
-    let mut table = vec![Place { tag: 0, index: EMPTY }; places];
+    let hashing = RandomState::default();
+    // The table holds indices into `unique`.
+    let mut table: HashTable<u32> = HashTable::with_capacity(keys.len());
     let mut unique: Vec<u32> = Vec::with_capacity(keys.len());
     let mut slot = Vec::with_capacity(keys.len());
     for (position, key) in (0_u32..).zip(keys) {
-        let mut hasher = KeyHasher::default();
-        key.hash(&mut hasher);
-        let hash = hasher.finish();
-        let tag = u32::try_from(hash >> 32).expect("the upper 32 bits");
-        let mut at = usize::try_from(hash & (places as u64 - 1)).expect("a place of the table");
-        let index = loop {
-            let place = table[at];
-            if place.index == EMPTY {
+        let known = |index: &u32| &keys[unique[*index as usize] as usize];
+        let found = table.entry(
+            hashing.hash_one(key),
+            |index| known(index) == key,
+            |index| hashing.hash_one(known(index)),
+        );
+        let index = match found {
+            Entry::Occupied(found) => *found.get(),
+            Entry::Vacant(free) => {
                 let index = u32::try_from(unique.len()).expect("fewer than 2^31 keys");
-                table[at] = Place { tag, index };
+                free.insert(index);
                 unique.push(position);
-                break index;
+                index
             }
-            if place.tag == tag && keys[unique[place.index as usize] as usize] == *key {
-                break place.index;
-            }
-            at = (at + 1) & (places - 1);
         };
         slot.push(index);
     }
-    assert_eq!(slot.len(), keys.len());
-    assert!(unique.len() <= keys.len());
     Folded { unique, slot }
 }
 
@@ -67,6 +50,7 @@ pub fn fold_duplicates<K: Hash + Eq>(keys: &[K]) -> Folded {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::hash::Hasher;
 
     #[test]
     fn repetitions_point_to_the_first_use() {

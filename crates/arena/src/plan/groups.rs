@@ -40,7 +40,6 @@ pub fn cut_groups(lens: &[u64], limits: GroupLimits) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Budget;
     use crate::plan::split_ranges;
     use proptest::prelude::*;
 
@@ -87,9 +86,8 @@ mod tests {
                 at_full_split,
                 "full split of {pool_mib} MiB"
             );
-            let share = Budget::reference_share_bytes(pool, 4);
             assert_eq!(
-                lease_count(400, MIB, share),
+                lease_count(400, MIB, pool / 8),
                 at_half_share,
                 "half share of {pool_mib} MiB"
             );
@@ -99,8 +97,7 @@ mod tests {
     #[test]
     fn lease_counts_of_the_reference() {
         let quarter = 1024 * MIB / 4;
-        let eighth = Budget::reference_share_bytes(1024 * MIB, 4);
-        assert_eq!(eighth, 1024 * MIB / 8);
+        let eighth = 1024 * MIB / 8;
         let table = [
             (64, 16 * MIB, 4, 8),
             (1024, MIB, 5, 10),

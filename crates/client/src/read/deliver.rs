@@ -1,11 +1,12 @@
 //! What has landed becomes the caller's, in the caller's order.
 
 use super::{
-    ground::{Ground, SharedLanding, index},
-    groups::How,
-    job::{Job, Parts, Place},
+    groups::TransferMode,
+    job::Job,
+    landing::{LandsIn, SharedLanding, index},
+    units::{Parts, Slot},
 };
-use crate::{ReadOutput, ReadValue};
+use crate::{ReadOutput, ReadValue, stats::Counters};
 use std::{collections::HashMap, mem, ops::Range, sync::Arc};
 use tensorlease_memory::{Buffer, Landing, copy_all, into_buffers, into_whole_buffers};
 
@@ -37,11 +38,9 @@ fn cut_shared(shared: Vec<SharedCuts>) -> Vec<(usize, Buffer)> {
         .collect()
 }
 
-impl Job<'_> {
-    /// Every transfer has succeeded. Copies the keys asked for twice, then hands the memory over.
+impl Job {
+    /// Every transfer has succeeded: hands the memory over.
     pub(super) fn deliver(mut self) -> ReadOutput {
-        self.copy_duplicates();
-        self.count();
         let mut output = ReadOutput {
             values: self
                 .items
@@ -54,7 +53,7 @@ impl Job<'_> {
                 .collect(),
             batches: (0..self.batch_count).map(|_| None).collect(),
         };
-        if !self.into.is_empty() {
+        if self.has_destinations() {
             return output;
         }
         let buffers = self.buffers();
@@ -75,13 +74,13 @@ impl Job<'_> {
         let mut shared: Vec<SharedCuts> = Vec::new();
         let mut shared_at: HashMap<*const SharedLanding, usize> = HashMap::new();
         for (at, unit) in self.units.iter_mut().enumerate() {
-            let Place { base, ground, .. } = unit.place.take().expect("every unit has landed");
-            match ground.expect("every unit has its ground back") {
-                Ground::Own(landing) => {
+            let Slot { base, lands_in, .. } = unit.slot.take().expect("every unit has landed");
+            match lands_in.expect("every unit has its memory back") {
+                LandsIn::Own(landing) => {
                     own.push(landing);
                     own_units.push(at);
                 }
-                Ground::Shared(landing) => {
+                LandsIn::Shared(landing) => {
                     let next = shared.len();
                     let place = *shared_at.entry(Arc::as_ptr(&landing)).or_insert(next);
                     if place == next {
@@ -94,7 +93,7 @@ impl Job<'_> {
                     shared[place].cuts.push(index(base)..index(base + unit.len));
                     shared[place].units.push(at);
                 }
-                Ground::Gone => unreachable!("quarantined memory is read again elsewhere before delivery"),
+                LandsIn::Gone => unreachable!("quarantined memory is read again elsewhere before delivery"),
             }
         }
         let mut buffers: Vec<Option<Buffer>> = (0..self.units.len()).map(|_| None).collect();
@@ -110,8 +109,8 @@ impl Job<'_> {
             .collect()
     }
 
-    /// Requirement B13: fetched once, delivered twice.
-    fn copy_duplicates(&mut self) {
+    /// A key that is asked for twice was fetched once, and is delivered twice.
+    pub(super) fn copy_duplicates(&mut self) {
         let Some(first_use) = mem::take(&mut self.first_use) else {
             return;
         };
@@ -126,34 +125,34 @@ impl Job<'_> {
                 }
             }
         }
-        let ground = |item: &u32| {
+        let landed = |item: &u32| {
             let (unit, offset) = found[item];
-            let place = self.units[unit].place.as_ref().expect("every unit has landed");
+            let slot = self.units[unit].slot.as_ref().expect("every unit has landed");
             (
-                place.ground.as_ref().expect("every unit has its ground back"),
-                place.base + offset,
+                slot.lands_in.as_ref().expect("every unit has its memory back"),
+                slot.base + offset,
             )
         };
         let pairs: Vec<_> = copies
             .iter()
             .map(|(from, to)| {
                 let len = self.items.items[*from as usize].len;
-                let ((source, from), (target, to)) = (ground(from), ground(to));
+                let ((source, from), (target, to)) = (landed(from), landed(to));
                 (source.source(from, len), target.target(to, len))
             })
             .collect();
-        self.core.stages.copy.time(|| copy_all(&pairs));
+        copy_all(&pairs);
     }
 
-    fn count(&self) {
-        let counters = &self.core.counters;
+    /// Counts what is delivered.
+    pub(super) fn count(&self, counters: &Counters) {
         let (mut leased, mut copied, mut registered, mut bytes) = (0, 0, 0, 0);
         for unit in &self.units {
             let keys = unit.each_part().count() as u64;
             bytes += unit.len;
-            match unit.place.as_ref() {
-                Some(place) if place.leased => leased += keys,
-                Some(place) if place.how == How::Registered => registered += keys,
+            match unit.slot.as_ref() {
+                Some(slot) if slot.leased => leased += keys,
+                Some(slot) if slot.mode == TransferMode::Registered => registered += keys,
                 _ => copied += keys,
             }
         }

@@ -1,18 +1,17 @@
 //! Asking the engine what it holds.
 
-use super::items::{Items, ZERO_MARKER};
+use super::items::Items;
 use crate::{
-    CallError, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
-    blocking::call_engine,
-    core::Core,
-    error::{message, read_error},
+    CallError, Described, Expected, KeyFailure, ObjectKind, QueryError, ReadError, ReadItem, ReadRequest,
+    error::{all_or_failures, message, read_error},
+    keys::all_namespaced,
+    parts::Parts,
     patience::Wait,
-    request::Expected,
-    spec::{from_tag, packed_empty_tag},
-    store::Described,
+    spec::{ZERO_MARKER, from_tag, packed_empty_tag},
 };
 use std::{
     collections::{HashMap, HashSet},
+    iter,
     sync::Arc,
 };
 use tensorlease_engine::{Fault, FaultKind, ObjectInfo, Tag};
@@ -35,7 +34,7 @@ pub(super) fn refuse_destinations(request: &ReadRequest) -> Result<(), CallError
 }
 
 /// The request with every described item replaced by what the engine says now.
-pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadRequest, ReadError> {
+pub(super) fn request(parts: &Parts, request: &ReadRequest, wait: &Wait<'_>) -> Result<ReadRequest, ReadError> {
     let open = |item: &&ReadItem| matches!(item.expected, Expected::Described);
     // Each key once: asked twice it might be replaced in between, and be two different things.
     let mut seen = HashSet::new();
@@ -45,7 +44,7 @@ pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) 
         .filter(open)
         .filter(|item| seen.insert(item.key.as_str()));
     let keys: Vec<String> = once.map(|item| item.key.clone()).collect();
-    let kinds: HashMap<&String, Expected> = keys.iter().zip(describe_kinds(core, &keys, wait)?).collect();
+    let kinds: HashMap<&String, Expected> = keys.iter().zip(describe_kinds(parts, &keys, wait)?).collect();
     let items = request.items.iter().map(|item| {
         let expected = match &item.expected {
             Expected::Described => kinds[&item.key].clone(),
@@ -66,48 +65,21 @@ pub(super) fn request(core: &Arc<Core>, request: &ReadRequest, wait: &Wait<'_>) 
 }
 
 /// What is under each key; a missing key is an error.
-pub(crate) fn describe_kinds(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Expected>, ReadError> {
-    let (mut expected, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, found) in keys.iter().zip(found(core, keys, wait)?) {
-        match found {
-            Ok(Some(Described {
-                kind: ObjectKind::Tensor(spec),
-                ..
-            })) => expected.push(Expected::Tensor(spec)),
-            Ok(Some(Described { bytes, .. })) => expected.push(Expected::Packed(bytes)),
-            Ok(None) => {
-                failures.push(KeyFailure::new(
-                    key,
-                    Fault::new(FaultKind::NotFound, 0, "there is no such object"),
-                ));
-            }
-            Err(fault) => failures.push(KeyFailure::new(key, fault)),
-        }
-    }
-    if failures.is_empty() {
-        Ok(expected)
-    } else {
-        Err(read_error(failures))
-    }
+fn describe_kinds(parts: &Parts, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Expected>, ReadError> {
+    let expected = |found: Found| match found?.ok_or_else(absent)? {
+        Described {
+            kind: ObjectKind::Tensor(spec),
+            ..
+        } => Ok(Expected::Tensor(spec)),
+        Described { bytes, .. } => Ok(Expected::Packed(bytes)),
+    };
+    let found = found(parts, keys, wait)?.into_iter().map(expected);
+    all_or_failures(keys, found).map_err(read_error)
 }
 
 /// What is under each key, `None` where there is nothing.
-pub(crate) fn describe(
-    core: &Arc<Core>,
-    keys: &[String],
-    wait: &Wait<'_>,
-) -> Result<Vec<Option<Described>>, QueryError> {
-    let (mut described, mut failures) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, found) in keys.iter().zip(found(core, keys, wait)?) {
-        match found {
-            Ok(found) => described.push(found),
-            Err(fault) => failures.push(KeyFailure::new(key, fault)),
-        }
-    }
-    if failures.is_empty() {
-        return Ok(described);
-    }
-    Err(QueryError::Transfer {
+pub(crate) fn describe(parts: &Parts, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Option<Described>>, QueryError> {
+    all_or_failures(keys, found(parts, keys, wait)?).map_err(|failures| QueryError::Transfer {
         message: message("can't describe", &failures),
         failures,
     })
@@ -115,17 +87,14 @@ pub(crate) fn describe(
 
 type Found = Result<Option<Described>, Fault>;
 
-fn found(core: &Arc<Core>, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Found>, CallError> {
-    if !core.capabilities.describes {
-        let name = core.capabilities.name;
+fn found(parts: &Parts, keys: &[String], wait: &Wait<'_>) -> Result<Vec<Found>, CallError> {
+    if !parts.calls.claims().describes {
+        let name = parts.calls.claims().name;
         let message = format!("the {name} engine does not know shapes and dtypes; pass shapes and dtypes to the read");
         return Err(CallError::Invalid { message });
     }
-    let full = keys
-        .iter()
-        .map(|key| format!("{}{key}", core.options.namespace))
-        .collect();
-    Ok(infos(core, full, wait)?
+    let full = all_namespaced(&parts.options.namespace, keys);
+    Ok(infos(parts, full, wait)?
         .into_iter()
         .map(|info| info.and_then(|info| info.map(read_info).transpose()))
         .collect())
@@ -171,17 +140,73 @@ pub(super) fn object_kind(tag: &Tag) -> Result<ObjectKind, Fault> {
 }
 
 /// `describe_batch` for any number of namespaced keys.
-pub(super) fn infos(
-    core: &Arc<Core>,
+fn infos(
+    parts: &Parts,
     keys: Vec<String>,
     wait: &Wait<'_>,
 ) -> Result<Vec<Result<Option<ObjectInfo>, Fault>>, CallError> {
-    call_engine(core, keys, wait, |engine, keys| engine.describe_batch(keys))
+    parts.calls.ask(keys, wait, |engine, keys| engine.describe_batch(keys))
+}
+
+/// Values of zero bytes never reach the engine as such: a marker stands for each. Where the engine describes its objects a missing
+/// or different one shows; elsewhere they are remade from their spec alone.
+pub(super) fn check_empty_values(parts: &Parts, items: &Items, wait: &Wait<'_>) -> Result<(), ReadError> {
+    let empty: Vec<usize> = (0..items.len()).filter(|item| items.items[*item].len == 0).collect();
+    if empty.is_empty() || !items.tagged || items.held.is_some() {
+        return Ok(());
+    }
+    check_described(parts, items, &empty, wait)
+}
+
+/// Compares what is expected with what the engine, which describes its objects, has under the keys of `which`.
+pub(super) fn check_described(parts: &Parts, items: &Items, which: &[usize], wait: &Wait<'_>) -> Result<(), ReadError> {
+    let keys = which.iter().map(|item| items.keys[*item].clone()).collect();
+    let mut failures = Vec::new();
+    for (&item, info) in which.iter().zip(infos(parts, keys, wait)?) {
+        let fault = match info {
+            Err(fault) => fault,
+            Ok(None) => absent(),
+            Ok(Some(info)) if info.len != items.object_len(item) || info.tag.as_ref() != items.tag(item) => {
+                let asked = words(&items.items[item].kind, items.items[item].len);
+                Fault::new(FaultKind::Mismatch, 0, format!("another value is stored than {asked}"))
+            }
+            Ok(Some(_)) => continue,
+        };
+        failures.push(KeyFailure::new(items.name(item), fault));
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(read_error(name_mismatches(parts, items, failures, wait)))
+}
+
+fn absent() -> Fault {
+    Fault::new(FaultKind::NotFound, 0, "there is no such object")
+}
+
+/// Which object there is under each key of `which`. Objects that are held for the read stay as they are, and an engine that does not describe has no
+/// versions.
+pub(super) fn versions(
+    parts: &Parts,
+    items: &Items,
+    which: Vec<u32>,
+    wait: &Wait<'_>,
+) -> Result<impl Iterator<Item = (u32, u64)>, CallError> {
+    let stands_still = items.held.is_some() || !parts.calls.claims().describes;
+    let versions = if which.is_empty() || stands_still {
+        vec![0; which.len()]
+    } else {
+        let keys = which.iter().map(|item| items.keys[*item as usize].clone()).collect();
+        // A missing key shows in its transfer; here it is one more version.
+        let version = |info: Result<Option<ObjectInfo>, Fault>| info.ok().flatten().map_or(0, |info| info.version);
+        infos(parts, keys, wait)?.into_iter().map(version).collect()
+    };
+    Ok(iter::zip(which, versions))
 }
 
 /// A wrong dtype or shape in words, where the engine can tell: what is there, what was asked.
 pub(super) fn name_mismatches(
-    core: &Arc<Core>,
+    parts: &Parts,
     items: &Items,
     mut failures: Vec<KeyFailure>,
     wait: &Wait<'_>,
@@ -192,7 +217,7 @@ pub(super) fn name_mismatches(
         return failures;
     }
     // The read has failed already: when this look fails as well, the first error stands as it is.
-    let Ok(found) = found(core, &keys, wait) else {
+    let Ok(found) = found(parts, &keys, wait) else {
         return failures;
     };
     let positions: HashMap<&str, usize> = (0..items.len()).map(|item| (items.name(item), item)).collect();

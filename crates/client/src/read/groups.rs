@@ -1,86 +1,72 @@
 //! Transfers, and how they are cut into engine calls.
 
-use super::{ground::Ground, items::Items};
-use crate::{calls, core::Core};
+use super::{items::Items, landing::LandsIn, terms::Terms};
+use crate::calls;
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
-use tensorlease_engine::LoanLimits;
 
-/// Groups per reader: enough that readers which finish early find more.
-const GROUPS_PER_READER: u64 = 4;
-/// A bounce block of a local engine stays in the cache between the transfer and the copy.
-const BOUNCE_BYTES_CACHED: u64 = 4 << 20;
+/// Groups per worker: enough that workers which finish early find more.
+const GROUPS_PER_WORKER: u64 = 4;
 
-/// How a group's bytes get to where they land.
+/// How a transfer's bytes get to where they land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    /// The engine writes the ground itself.
+pub(crate) enum TransferMode {
+    /// The engine writes the landing itself.
     Direct,
-    /// The engine writes a bounce block, or what it lends, which is copied out.
+    /// The engine writes a staging block, which is copied out.
     Staged,
-    /// The ground is registered for this one call.
+    /// The landing is registered for this one call.
     Registered,
-    /// Staged in a bounce block because the engine lent nothing.
-    Bounced,
 }
 
 /// One object, or a range of it, and where it lands.
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     pub(super) item: u32,
-    pub(super) unit: u32,
-    pub(super) ground: Ground,
-    pub(super) ground_offset: u64,
+    pub(crate) unit: u32,
+    pub(crate) lands_in: LandsIn,
+    pub(super) landing_offset: u64,
     pub(super) object_offset: u64,
-    pub(super) len: u64,
+    pub(crate) len: u64,
 }
 
 /// The transfers of one engine call.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) how: How,
-    pub(super) transfers: Vec<Transfer>,
-    pub(super) items: Arc<Items>,
+pub(crate) struct Group {
+    pub(super) mode: TransferMode,
+    pub(crate) transfers: Vec<Transfer>,
+    pub(crate) items: Arc<Items>,
     /// What is registered in one piece is read in this many calls.
     pub(super) divisor: u64,
 }
 
 /// Cuts transfers, in order, into groups. `divisor` halves groups after the engine had no handle for larger ones.
-pub(super) fn cut(core: &Core, items: &Arc<Items>, how: How, transfers: Vec<Transfer>, divisor: u64) -> Vec<Group> {
-    if how == How::Registered {
+pub(super) fn cut(
+    terms: &Terms,
+    items: &Arc<Items>,
+    mode: TransferMode,
+    transfers: Vec<Transfer>,
+    divisor: u64,
+) -> Vec<Group> {
+    if mode == TransferMode::Registered {
         return by_landing(items, transfers, divisor);
     }
-    if let (How::Staged, Some(staging)) = (how, core.lends()) {
-        return by_loan(items, transfers, staging.limits(), divisor);
-    }
     let lens: Vec<u64> = transfers.iter().map(|transfer| transfer.len).collect();
-    let limits = limits(core, how, &lens, divisor);
-    let mut transfers = transfers.into_iter();
-    let lens = group_lens(&cut_groups(&lens, limits), transfers.as_slice());
-    let group = |len| Group {
-        how,
-        transfers: transfers.by_ref().take(len).collect(),
-        items: Arc::clone(items),
-        divisor: 1,
-    };
-    lens.into_iter().map(group).collect()
+    let limits = limits(terms, mode, &lens, divisor);
+    let lens = group_lens(&cut_groups(&lens, limits), &transfers);
+    grouped(items, mode, transfers, lens)
 }
 
-/// One group per loan: batches of so many keys, each cut by the share, as the reference counts them (requirement A3).
-fn by_loan(items: &Arc<Items>, transfers: Vec<Transfer>, limits: LoanLimits, divisor: u64) -> Vec<Group> {
-    let bytes_max = (limits.bytes_max / divisor).max(1);
-    let keys_max = (limits.keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1);
-    let mut lens = Vec::new();
-    for batch in transfers.chunks(limits.keys_max) {
-        let sizes: Vec<u64> = batch.iter().map(|transfer| transfer.len).collect();
-        lens.extend(group_lens(
-            &cut_groups(&sizes, GroupLimits { keys_max, bytes_max }),
-            batch,
-        ));
-    }
+/// Groups of so many transfers each.
+pub(crate) fn grouped(
+    items: &Arc<Items>,
+    mode: TransferMode,
+    transfers: Vec<Transfer>,
+    lens: Vec<usize>,
+) -> Vec<Group> {
     let mut transfers = transfers.into_iter();
     let group = |len| Group {
-        how: How::Staged,
+        mode,
         transfers: transfers.by_ref().take(len).collect(),
         items: Arc::clone(items),
         divisor: 1,
@@ -89,7 +75,7 @@ fn by_loan(items: &Arc<Items>, transfers: Vec<Transfer>, limits: LoanLimits, div
 }
 
 /// How many transfers each group has: no call may name a key twice, as ranges of one object do. What is tried again comes in any order.
-pub(super) fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
+pub(crate) fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec<usize> {
     let mut lens = Vec::with_capacity(ranges.len());
     for range in ranges {
         let mut start = range.start;
@@ -109,29 +95,19 @@ pub(super) fn group_lens(ranges: &[Range<usize>], transfers: &[Transfer]) -> Vec
     lens
 }
 
-fn limits(core: &Core, how: How, lens: &[u64], divisor: u64) -> GroupLimits {
+fn limits(terms: &Terms, mode: TransferMode, lens: &[u64], divisor: u64) -> GroupLimits {
     let total: u64 = lens.iter().sum();
-    let readers = core.readers.count() as u64;
-    let bytes = match how {
-        How::Staged | How::Bounced => core.bounce_round_bytes(),
-        How::Direct | How::Registered => (total / (readers * GROUPS_PER_READER)).max(calls::bytes_min(
-            core.capabilities.large_read_bytes_min,
-            lens.len(),
-            total,
-        )),
+    let bytes = match mode {
+        TransferMode::Staged => terms.round_bytes,
+        TransferMode::Direct | TransferMode::Registered => {
+            let least = calls::bytes_min(terms.large_read_bytes_min, lens.len(), total);
+            (total / (terms.workers * GROUPS_PER_WORKER)).max(least)
+        }
     };
-    let keys = core.capabilities.batch_keys_max as u64;
+    let keys = terms.call.keys_max as u64;
     GroupLimits {
         keys_max: usize::try_from((keys / divisor).max(1)).unwrap_or(usize::MAX),
-        bytes_max: (bytes.min(core.capabilities.batch_bytes_max) / divisor).max(1),
-    }
-}
-
-/// What one engine call takes.
-pub(super) fn call_limits(core: &Core) -> GroupLimits {
-    GroupLimits {
-        keys_max: core.capabilities.batch_keys_max.max(1),
-        bytes_max: core.capabilities.batch_bytes_max.max(1),
+        bytes_max: (bytes.min(terms.call.bytes_max) / divisor).max(1),
     }
 }
 
@@ -141,12 +117,12 @@ fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>, divisor: u64) -> Vec
     for transfer in transfers {
         let same = groups
             .last()
-            .is_some_and(|group| group.transfers[0].ground.same(&transfer.ground));
+            .is_some_and(|group| group.transfers[0].lands_in.same(&transfer.lands_in));
         match groups.last_mut().filter(|_| same) {
             Some(group) => group.transfers.push(transfer),
             None => {
                 groups.push(Group {
-                    how: How::Registered,
+                    mode: TransferMode::Registered,
                     transfers: vec![transfer],
                     items: Arc::clone(items),
                     divisor,
@@ -157,33 +133,6 @@ fn by_landing(items: &Arc<Items>, transfers: Vec<Transfer>, divisor: u64) -> Vec
     groups
 }
 
-impl Core {
-    /// Most bytes that a staged read moves in one call.
-    pub(crate) fn staged_bytes_max(&self) -> u64 {
-        match self.lends() {
-            Some(staging) => staging.limits().bytes_max,
-            None => self.bounce_round_bytes(),
-        }
-    }
-
-    /// Most bytes of one round through the bounce reserve: what one reader may hold of it at a time, as a whole block.
-    pub(crate) fn bounce_round_bytes(&self) -> u64 {
-        let readers = u32::try_from(self.readers.count()).unwrap_or(u32::MAX);
-        let share = self.arena.budget().share_bytes(readers);
-        let share = if self.capabilities.prompt {
-            share.min(BOUNCE_BYTES_CACHED)
-        } else {
-            share
-        };
-        // A request takes a whole block of its size class, which may be an eighth larger than the request.
-        if tensorlease_arena::block_len(share).is_some_and(|block| block <= share) {
-            share
-        } else {
-            share - share / 8
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,8 +141,8 @@ mod tests {
         let transfer = |(item, object_offset): &(u32, u64)| Transfer {
             item: *item,
             unit: *item,
-            ground: Ground::Gone,
-            ground_offset: 0,
+            lands_in: LandsIn::Gone,
+            landing_offset: 0,
             object_offset: *object_offset,
             len: 1,
         };

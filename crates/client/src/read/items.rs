@@ -1,14 +1,11 @@
 //! The keys of one read and what is expected under each: shared by its caller and its workers.
 
 use crate::{
-    ObjectKind,
-    spec::{packed_empty_tag, packed_tag},
+    Expected, ObjectKind, ReadItem, keys,
+    spec::{ZERO_MARKER, packed_empty_tag, packed_tag},
 };
 use tensorlease_engine::Tag;
 use tensorlease_memory::View;
-
-/// The object that stands for a value of zero bytes.
-pub(crate) const ZERO_MARKER: [u8; 1] = [0];
 
 /// One key.
 #[derive(Clone, Debug)]
@@ -18,30 +15,44 @@ pub(crate) struct Item {
     pub(crate) kind: ObjectKind,
 }
 
+impl From<Expected> for Item {
+    fn from(expected: Expected) -> Self {
+        let len = expected.bytes();
+        let kind = match expected {
+            Expected::Tensor(spec) => ObjectKind::Tensor(spec),
+            Expected::Packed(_) => ObjectKind::Packed,
+            Expected::Described => unreachable!("described items are replaced by what the engine said"),
+        };
+        Self { len, kind }
+    }
+}
+
 /// All keys of one read, in the order of the request.
 #[derive(Debug)]
 pub(crate) struct Items {
     /// With the namespace.
-    pub(crate) keys: Vec<String>,
-    pub(crate) items: Vec<Item>,
-    pub(crate) namespace_len: usize,
+    pub(super) keys: Vec<String>,
+    pub(super) items: Vec<Item>,
+    namespace_len: usize,
     /// Does the engine compare tags?
-    pub(crate) tagged: bool,
+    pub(super) tagged: bool,
     /// The very objects, where they are held for this read, each at the first item of its key; `None` at the others, and for a value of zero bytes.
-    pub(crate) held: Option<Vec<Option<View>>>,
+    pub(super) held: Option<Vec<Option<View>>>,
     packed: Tag,
     packed_empty: Tag,
 }
 
 impl Items {
-    pub(crate) fn new(keys: Vec<String>, items: Vec<Item>, namespace_len: usize, tagged: bool) -> Self {
-        assert!(keys.len() == items.len(), "one item per key");
+    /// `tagged`: the engine knows shapes and dtypes. `held`: the objects themselves, one for each item, where the engine holds them for this read.
+    pub(crate) fn new(namespace: &str, items: Vec<ReadItem>, tagged: bool, held: Option<Vec<Option<View>>>) -> Self {
+        let named = |item: ReadItem| (keys::namespaced(namespace, item.key), Item::from(item.expected));
+        let (keys, items) = items.into_iter().map(named).unzip();
         Self {
             keys,
             items,
-            namespace_len,
+            namespace_len: namespace.len(),
             tagged,
-            held: None,
+            held,
             packed: packed_tag(),
             packed_empty: packed_empty_tag(),
         }
@@ -51,13 +62,23 @@ impl Items {
         self.items.len()
     }
 
+    /// Bytes of the value.
+    pub(crate) fn len_of(&self, item: u32) -> u64 {
+        self.items[item as usize].len
+    }
+
     /// The key as the user wrote it.
     pub(crate) fn name(&self, item: usize) -> &str {
         &self.keys[item][self.namespace_len..]
     }
 
+    /// Size of the object that the engine must find under the key. A marker stands for a value of zero bytes.
+    pub(super) fn object_len(&self, item: usize) -> u64 {
+        self.items[item].len.max(ZERO_MARKER.len() as u64)
+    }
+
     /// What the engine must find under the key.
-    pub(crate) fn tag(&self, item: usize) -> Option<&Tag> {
+    pub(super) fn tag(&self, item: usize) -> Option<&Tag> {
         self.tagged.then(|| match &self.items[item].kind {
             ObjectKind::Tensor(spec) => spec.tag(),
             ObjectKind::Packed if self.items[item].len == 0 => &self.packed_empty,
@@ -66,7 +87,7 @@ impl Items {
     }
 
     /// Which items may share one registration: the dtype, or "no tensor".
-    pub(crate) fn dtype_code(&self, item: usize) -> u32 {
+    pub(super) fn dtype_code(&self, item: usize) -> u32 {
         match &self.items[item].kind {
             ObjectKind::Tensor(spec) => u32::from(spec.dtype().code()),
             ObjectKind::Packed => u32::MAX,

@@ -1,331 +1,169 @@
-//! Chooses the memory of each unit: leased, copied, registered for the call, or the caller's.
+//! Finds the memory of each unit: leased, copied, registered for the call, or the caller's.
 
-use super::{ground::SharedLanding, groups::How, job::Job};
-use crate::{CallError, Delivery, FallbackKind, ReadError, core::Core, patience::Wait};
-use std::{fmt::Display, iter, sync::Arc};
+use super::{
+    groups::TransferMode,
+    job::{Job, UnitMemory},
+    landing::index,
+};
+use crate::{Delivery, FallbackKind, ReadError, parts::Parts, patience::Wait};
+use std::iter;
 use tensorlease_arena::{
-    GRANULE_BYTES, SlabKind,
-    plan::{GroupLimits, cut_groups, dtype_regions},
+    SlabKind,
+    plan::{GroupLimits, cut_groups},
 };
-use tensorlease_engine::Staging;
-use tensorlease_memory::{
-    HeapBytes, InFlight, Landing, Mapping, MappingKind, Unregistered, has_room, lay_out, limits::page_bytes,
-};
+use tensorlease_memory::{HeapBytes, Landing, Mapping, MappingKind, has_room, lay_out, limits::page_bytes};
 
-/// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
-const LEASED_BYTES_MIN: u64 = 16 << 10;
 /// Smaller values that find no recycled memory come from the heap, which is cheaper than a mapping that several share.
 const MAPPED_BYTES_MIN: u64 = 16 << 10;
 /// Of so many bytes of small values together it is looked whether the heap has them, before the allocation of anything else fails for them.
 const MANY_BYTES: usize = 4 << 20;
-/// Less than this is registered in one piece for one transfer (requirement A8).
-const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Largest item of any dtype.
 const ITEM_BYTES_MAX: u64 = 16;
-/// Fresh memory for copies is mapped in pieces of this size: what a transfer that ends late takes out of use is no more than that.
-const FRESH_BYTES: u64 = 64 << 20;
 
-impl Job<'_> {
-    /// Finds memory for every unit that has none and makes its transfers.
-    pub(super) fn land(&mut self, wait: &Wait<'_>) -> Result<(), ReadError> {
-        self.collected = false;
-        let waiting = |(at, unit): (usize, &super::job::Unit)| unit.place.is_none().then_some(at);
-        let waiting: Vec<u32> = self
-            .units
-            .iter()
-            .enumerate()
-            .filter_map(waiting)
-            .filter_map(|at| u32::try_from(at).ok())
-            .collect();
-        if !self.into.is_empty() {
-            self.land_in_callers_memory(&waiting);
-            return Ok(());
-        }
-        let lends = self.core.lends().is_some();
-        let (leased, mut copied): (Vec<u32>, Vec<u32>) = match self.delivery {
-            Delivery::Auto if lends => (Vec::new(), waiting),
-            Delivery::RegisterPerCall => return self.land_registered_per_call(&waiting),
-            // What got neither lease nor loan is counted, and not tried again.
-            Delivery::Leased => waiting.into_iter().partition(|unit| !self.units[*unit as usize].unlent),
-            Delivery::Copied => (Vec::new(), waiting),
-            Delivery::Auto => waiting.into_iter().partition(|unit| {
-                let unit = &self.units[*unit as usize];
-                unit.batch.is_some() || LEASED_BYTES_MIN <= unit.len
-            }),
+/// Finds memory for every unit that has none and makes its transfers.
+pub(super) fn land(parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError> {
+    let waiting = job.waiting();
+    if job.has_destinations() {
+        in_callers_memory(parts, job, &waiting);
+        return Ok(());
+    }
+    let (to_lease, mut to_copy) = job.leased_and_copied(waiting);
+    to_copy.extend(leased(parts, job, &to_lease, wait)?);
+    copied(parts, job, &to_copy, wait)
+}
+
+pub(crate) fn in_callers_memory(parts: &Parts, job: &mut Job, units: &[u32]) {
+    for unit in units {
+        let destination = job.take_destination(*unit);
+        let region = destination.region();
+        let mode = job.destination_mode(|| parts.memory.owns(region));
+        // The caller's memory in the arena is registered with its slab, all other on its own.
+        let slab = (mode == TransferMode::Direct)
+            .then(|| parts.memory.registrations().slab_of(region))
+            .flatten();
+        let memory = UnitMemory {
+            landing: Landing::Foreign(destination),
+            registered_at: slab.map_or(0, |slab| (region.addr - slab.addr) as u64),
+            mode,
+            leased: false,
         };
-        copied.extend(self.land_leased(&leased, wait)?);
-        if lends {
-            return self.land_lent(&copied);
-        }
-        self.land_copied(copied, wait)
+        job.put(*unit, memory);
     }
+}
 
-    /// The reference's way: through loans of the engine's own memory into fresh memory, per batch of keys and dtype. What is larger than a loan,
-    /// and what got none, is collected and registered once per dtype region (requirement A8).
-    fn land_lent(&mut self, units: &[u32]) -> Result<(), ReadError> {
-        let Some(limits) = self.core.lends().map(Staging::limits) else {
-            return Ok(());
-        };
-        let (registered, lent): (Vec<u32>, Vec<u32>) = units.iter().partition(|unit| {
-            let unlent = self.units[**unit as usize].unlent;
-            unlent || limits.bytes_max < self.longest_part(**unit)
-        });
-        self.refuse_larger_than_a_loan(&registered)?;
-        let unlimited = GroupLimits {
-            keys_max: usize::MAX,
-            bytes_max: u64::MAX,
-        };
-        for batch in lent.chunks(limits.keys_max) {
-            for region in self.of_one_dtype(batch) {
-                self.land_in_mappings(&region, How::Staged, unlimited)?;
-            }
+/// Blocks of the arena while the budget lasts; gives back the units that got none.
+pub(crate) fn leased(parts: &Parts, job: &mut Job, units: &[u32], wait: &Wait<'_>) -> Result<Vec<u32>, ReadError> {
+    let (mut left, mut queue) = (Vec::new(), units);
+    while !queue.is_empty() {
+        let wanted = job.wanted(queue);
+        let acquired = parts.memory.acquire(SlabKind::Lease, &wanted, || wait.slice())?;
+        let got = acquired.blocks.len();
+        for (unit, block) in iter::zip(queue, acquired.blocks) {
+            job.put(*unit, of_block(Landing::Block(block), TransferMode::Direct, true));
         }
-        // Once, after what comes through loans: there may be more of them by then.
-        self.collected = !registered.is_empty() && !self.ready[How::Staged as usize].is_empty();
-        if self.collected {
-            return Ok(());
+        queue = &queue[got..];
+        let Some(refused) = acquired.refused else { break };
+        let lost = Job::lost(refused.kind, queue.len());
+        if parts.options.strict {
+            return Err(job.refusal(refused.kind, &queue[..lost], &format!(" ({refused})")));
         }
-        for region in self.of_one_dtype(&registered) {
-            self.land_in_mappings(&region, How::Registered, self.core.registered_limits())?;
-        }
-        Ok(())
+        refused.count(&parts.accounts, lost as u64);
+        left.extend_from_slice(&queue[..lost]);
+        queue = &queue[lost..];
     }
+    Ok(left)
+}
 
-    fn longest_part(&self, unit: u32) -> u64 {
-        let parts = self.units[unit as usize].each_part();
-        parts
-            .map(|(item, _)| self.items.items[item as usize].len)
-            .max()
-            .unwrap_or(0)
+/// A block is registered with its slab; other landings of a read are registered on their own, if at all.
+fn of_block(landing: Landing, mode: TransferMode, leased: bool) -> UnitMemory {
+    let registered_at = match &landing {
+        Landing::Block(block) => block.block().offset,
+        _ => 0,
+    };
+    UnitMemory {
+        landing,
+        registered_at,
+        mode,
+        leased,
     }
+}
 
-    fn refuse_larger_than_a_loan(&mut self, units: &[u32]) -> Result<(), ReadError> {
-        let kind = FallbackKind::LoanTooLarge;
-        let (mut values, mut larger) = (0, Vec::new());
-        for at in units {
-            let unit = &mut self.units[*at as usize];
-            // Those that got no loan are counted, and so is what lands for the second time.
-            if !std::mem::replace(&mut unit.unlent, true) {
-                values += unit.each_part().count() as u64;
-                larger.push(*at);
-            }
-        }
-        if values == 0 {
-            return Ok(());
-        }
-        if self.core.options.strict {
-            return Err(self.refusal(kind, &larger, ""));
-        }
-        self.count_without_loan(kind, values, None);
-        Ok(())
+/// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
+fn copied(parts: &Parts, job: &mut Job, units: &[u32], wait: &Wait<'_>) -> Result<(), ReadError> {
+    let mode = job.copied_mode();
+    let blocks = parts.memory.copy_blocks(&job.wanted(units), || wait.slice())?;
+    let (recycled, fresh) = units.split_at(blocks.len());
+    past_the_copy_cache(parts, job, fresh)?;
+    for (unit, block) in iter::zip(recycled, blocks) {
+        job.put(*unit, of_block(Landing::Block(block), mode, false));
     }
-
-    /// The units by dtype, in the order of first use.
-    fn of_one_dtype(&self, units: &[u32]) -> Vec<Vec<u32>> {
-        let dtypes: Vec<u32> = units.iter().map(|unit| self.dtype_code(*unit)).collect();
-        let of = |region: Vec<usize>| region.into_iter().map(|index| units[index]).collect();
-        dtype_regions(&dtypes).into_iter().map(of).collect()
+    let (small, large): (Vec<u32>, Vec<u32>) = fresh.iter().partition(|unit| {
+        let unit = job.unit(**unit);
+        unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN
+    });
+    let small_bytes = small.iter().map(|unit| index(job.unit(*unit).len)).sum();
+    if MANY_BYTES <= small_bytes && !has_room(small_bytes) {
+        let error = parts.memory.no_memory(small_bytes as u64, &"the heap has not so much");
+        return Err(error.into());
     }
-
-    /// Requirement B12: the caller's memory is written by a copy after the transfer, unless it asked otherwise.
-    fn land_in_callers_memory(&mut self, units: &[u32]) {
-        for unit in units {
-            // What no loan holds, and can't be cut for several, goes through the bounce reserve.
-            let whole = !self.core.capabilities.ranges && self.core.lends().is_some();
-            if whole && self.core.staged_bytes_max() < self.units[*unit as usize].len {
-                self.units[*unit as usize].unlent = true;
-            }
-            let item = self.units[*unit as usize].first_item() as usize;
-            let foreign = self.into[item]
-                .take()
-                .expect("a destination is placed once: it is never quarantined and read again");
-            let how = match self.direct {
-                false => How::Staged,
-                // What lies in the arena is registered already, and no memory is registered twice.
-                true if self.core.registers() && !self.core.arena.contains(foreign.region()) => How::Registered,
-                true => How::Direct,
-            };
-            self.put(*unit, Landing::Foreign(foreign), how, false);
-        }
+    for unit in small {
+        let len = index(job.unit(unit).len);
+        let no_memory = || parts.memory.no_memory(len as u64, &"the heap has none");
+        let heap = HeapBytes::try_new(len).ok_or_else(no_memory)?;
+        job.put(unit, of_block(Landing::Heap(heap), mode, false));
     }
-
-    /// Blocks of the arena while the budget lasts; gives back the units that got none.
-    fn land_leased(&mut self, units: &[u32], wait: &Wait<'_>) -> Result<Vec<u32>, ReadError> {
-        let (mut left, mut queue) = (Vec::new(), units);
-        while !queue.is_empty() {
-            let wanted = self.wanted(queue);
-            let acquired = self.core.acquire(SlabKind::Lease, &wanted, || wait.slice())?;
-            let got = acquired.blocks.len();
-            for (unit, block) in iter::zip(queue, acquired.blocks) {
-                self.put(*unit, Landing::Block(block), How::Direct, true);
-            }
-            queue = &queue[got..];
-            let Some(refused) = acquired.refused else { break };
-            let refused = refused.told(self.core);
-            // A value that can never fit leaves the others their chance; anything else ends it for all that are left.
-            let lost = if refused.kind == FallbackKind::TooLarge {
-                1
-            } else {
-                queue.len()
-            };
-            if self.core.options.strict {
-                return Err(self.refusal(refused.kind, &queue[..lost], &format!(" ({refused})")));
-            }
-            self.core.count_refused(&refused, lost as u64);
-            left.extend_from_slice(&queue[..lost]);
-            queue = &queue[lost..];
-        }
-        Ok(left)
+    for (units, mode, limits) in job.fresh(&large) {
+        in_mappings(parts, job, &units, mode, limits)?;
     }
+    Ok(())
+}
 
-    fn wanted(&self, units: &[u32]) -> Vec<(u64, u64)> {
-        units
-            .iter()
-            .map(|unit| (self.units[*unit as usize].len, GRANULE_BYTES))
-            .collect()
+/// `units` copies find no recycled memory: a fallback of its own where copies were asked for.
+fn past_the_copy_cache(parts: &Parts, job: &Job, units: &[u32]) -> Result<(), ReadError> {
+    let (kind, values) = (FallbackKind::CopyCache, units.len() as u64);
+    if units.is_empty() {
+        return Ok(());
     }
-
-    /// Recycled memory while its bound lasts, then fresh memory: from the heap for small values, mapped for others.
-    fn land_copied(&mut self, units: Vec<u32>, wait: &Wait<'_>) -> Result<(), ReadError> {
-        let (recycled, mut fresh): (Vec<u32>, Vec<u32>) = units
-            .into_iter()
-            .partition(|unit| self.how_copied(self.units[*unit as usize].len).is_some());
-        let blocks = self.core.copy_blocks(&self.wanted(&recycled), wait)?;
-        fresh.extend_from_slice(&recycled[blocks.len()..]);
-        self.past_the_copy_cache(&recycled[blocks.len()..])?;
-        for (unit, block) in iter::zip(recycled, blocks) {
-            let how = self
-                .how_copied(block.len() as u64)
-                .expect("only what can be copied is asked for");
-            self.put(unit, Landing::Block(block), how, false);
-        }
-        let (small, large): (Vec<u32>, Vec<u32>) = fresh.into_iter().partition(|unit| {
-            let unit = &self.units[*unit as usize];
-            unit.batch.is_none() && unit.len < MAPPED_BYTES_MIN && self.how_copied(unit.len).is_some()
-        });
-        let small_bytes = small
-            .iter()
-            .map(|unit| super::ground::index(self.units[*unit as usize].len))
-            .sum();
-        if MANY_BYTES <= small_bytes && !has_room(small_bytes) {
-            return Err(self.core.no_memory(small_bytes as u64, &"the heap has not so much"));
-        }
-        for unit in small {
-            let len = super::ground::index(self.units[unit as usize].len);
-            let how = if self.core.registers() {
-                How::Staged
-            } else {
-                How::Direct
-            };
-            let heap = HeapBytes::try_new(len).ok_or_else(|| self.core.no_memory(len as u64, &"the heap has none"))?;
-            self.put(unit, Landing::Heap(heap), how, false);
-        }
-        self.land_fresh(&large)
+    if job.delivery() != Delivery::Copied {
+        parts.accounts.count_reason(kind, values, None);
+        return Ok(());
     }
-
-    /// `units` copies find no recycled memory: a fallback of its own where copies were asked for.
-    fn past_the_copy_cache(&self, units: &[u32]) -> Result<(), ReadError> {
-        if units.is_empty() {
-            return Ok(());
-        }
-        let kind = FallbackKind::CopyCache;
-        if self.delivery != Delivery::Copied {
-            self.core.count_reason(kind, units.len() as u64);
-            return Ok(());
-        }
-        if self.core.options.strict {
-            return Err(self.refusal(kind, units, ""));
-        }
-        self.core.count_fallback(kind, units.len() as u64);
-        Ok(())
+    if parts.options.strict {
+        return Err(job.refusal(kind, units, ""));
     }
+    parts.accounts.count_fallback(kind, values, None);
+    Ok(())
+}
 
-    /// How a copy of `len` bytes is made; `None` where it can't be made in rounds.
-    fn how_copied(&self, len: u64) -> Option<How> {
-        let rounds = self.core.capabilities.ranges || len <= self.core.bounce_round_bytes();
-        match (self.core.registers(), rounds) {
-            (false, _) => Some(How::Direct),
-            (true, true) => Some(How::Staged),
-            (true, false) => None,
+/// Units back to back in one fresh mapping per group.
+pub(crate) fn in_mappings(
+    parts: &Parts,
+    job: &mut Job,
+    units: &[u32],
+    mode: TransferMode,
+    limits: GroupLimits,
+) -> Result<(), ReadError> {
+    let lens: Vec<u64> = units.iter().map(|unit| room(job, *unit)).collect();
+    for group in cut_groups(&lens, unpadded(limits)) {
+        let of_group: Vec<usize> = lens[group.clone()].iter().copied().map(index).collect();
+        let (starts, bytes) = lay_out(&of_group);
+        let mapping = Mapping::new(MappingKind::Anonymous, bytes)
+            .map_err(|error| parts.memory.no_memory(bytes as u64, &error))?;
+        let shared = job.share(Landing::Fresh(mapping));
+        for (index, start) in iter::zip(group, starts) {
+            job.put_on_shared(units[index], &shared, start as u64, 0, mode);
         }
     }
+    Ok(())
+}
 
-    /// Requirement A8: fresh memory per dtype, with one registration and one transfer each where that is cheaper than copies.
-    fn land_fresh(&mut self, units: &[u32]) -> Result<(), ReadError> {
-        for of_one_dtype in self.of_one_dtype(units) {
-            let longest = of_one_dtype
-                .iter()
-                .map(|unit| self.units[*unit as usize].len)
-                .max()
-                .unwrap_or(0);
-            let copied = self.how_copied(longest);
-            let registered = longest <= self.core.capabilities.registration_bytes_max;
-            let how = match copied {
-                Some(How::Staged) if registered && !self.core.costs.copy_is_cheaper() => How::Registered,
-                Some(how) => how,
-                None => How::Registered,
-            };
-            let limits = if how == How::Registered {
-                self.parted(&of_one_dtype)
-            } else {
-                fresh_limits()
-            };
-            self.land_in_mappings(&of_one_dtype, how, limits)?;
-        }
-        Ok(())
-    }
-
-    fn land_registered_per_call(&mut self, units: &[u32]) -> Result<(), ReadError> {
-        for batch in units.chunks(self.core.options.batch_keys as usize) {
-            for of_one_dtype in self.of_one_dtype(batch) {
-                self.land_in_mappings(&of_one_dtype, How::Registered, self.core.registered_limits())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Units back to back in one fresh mapping per group.
-    fn land_in_mappings(&mut self, units: &[u32], how: How, limits: GroupLimits) -> Result<(), ReadError> {
-        let lens: Vec<u64> = units.iter().map(|unit| self.room(*unit)).collect();
-        for group in cut_groups(&lens, unpadded(limits)) {
-            let of_group: Vec<usize> = lens[group.clone()].iter().copied().map(super::ground::index).collect();
-            let (starts, bytes) = lay_out(&of_group);
-            let mapping = Mapping::new(MappingKind::Anonymous, bytes)
-                .map_err(|error| self.core.no_memory(bytes as u64, &error))?;
-            let shared = SharedLanding::new(self.core, Landing::Fresh(mapping));
-            for (index, start) in iter::zip(group, starts) {
-                self.put_on_shared(units[index], &shared, start as u64, how, false);
-            }
-        }
-        Ok(())
-    }
-
-    /// What a unit takes in memory that it shares: a batch may end at any byte, and the next unit begins aligned all the same.
-    fn room(&self, unit: u32) -> u64 {
-        let unit = &self.units[unit as usize];
-        if unit.batch.is_some() {
-            unit.len.next_multiple_of(ITEM_BYTES_MAX)
-        } else {
-            unit.len
-        }
-    }
-
-    /// One registration and one transfer for all of `units`, or one per reader and a second to balance them where they are many bytes:
-    /// the kernel pins for several threads at a time.
-    fn parted(&self, units: &[u32]) -> GroupLimits {
-        let total: u64 = units.iter().map(|unit| self.units[*unit as usize].len).sum();
-        let part = total
-            .div_ceil(2 * self.core.readers.count() as u64)
-            .max(REGISTERED_PART_BYTES_MIN);
-        let limits = self.core.registered_limits();
-        GroupLimits {
-            bytes_max: limits.bytes_max.min(part),
-            ..limits
-        }
-    }
-
-    fn dtype_code(&self, unit: u32) -> u32 {
-        self.items.dtype_code(self.units[unit as usize].first_item() as usize)
+/// What a unit takes in memory that it shares: a batch may end at any byte, and the next unit begins aligned all the same.
+fn room(job: &Job, unit: u32) -> u64 {
+    let unit = job.unit(unit);
+    if unit.batch.is_some() {
+        unit.len.next_multiple_of(ITEM_BYTES_MAX)
+    } else {
+        unit.len
     }
 }
 
@@ -338,39 +176,5 @@ fn unpadded(limits: GroupLimits) -> GroupLimits {
             .saturating_sub(pages.saturating_mul(page_bytes() as u64))
             .max(1),
         ..limits
-    }
-}
-
-fn fresh_limits() -> GroupLimits {
-    GroupLimits {
-        keys_max: usize::MAX,
-        bytes_max: FRESH_BYTES,
-    }
-}
-
-impl Core {
-    /// Recycled memory for copies, for the first of `wanted` that fit into its bound.
-    fn copy_blocks(&self, wanted: &[(u64, u64)], wait: &Wait<'_>) -> Result<Vec<InFlight>, CallError> {
-        let unregistered = Arc::new(Unregistered);
-        let grown = self
-            .copies
-            .acquire_growing(SlabKind::Lease, wanted, &unregistered, || wait.slice())?;
-        Ok(grown.blocks)
-    }
-
-    /// What one registration takes; the calls into it are cut on their own.
-    fn registered_limits(&self) -> GroupLimits {
-        GroupLimits {
-            keys_max: usize::MAX,
-            bytes_max: self.capabilities.registration_bytes_max,
-        }
-    }
-
-    /// The system gave no memory at all.
-    pub(crate) fn no_memory(&self, asked: u64, error: &dyn Display) -> ReadError {
-        let message = format!(
-            "no memory for {asked} bytes to land in: {error}; free memory of this machine, or read less at once"
-        );
-        self.exhausted(message, asked).into()
     }
 }

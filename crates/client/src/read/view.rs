@@ -2,8 +2,11 @@
 
 use super::describe::{check_len, mismatch, object_kind, value_bytes, words};
 use crate::{
-    CallError, KeyFailure, ObjectKind, ReadError, ReadItem, ReadRequest, blocking::call_engine, core::Core,
-    error::read_error, patience::Wait, request::Expected,
+    CallError, Expected, ObjectKind, ReadError, ReadItem, ReadRequest,
+    error::{all_or_failures, read_error},
+    keys::all_namespaced,
+    parts::Parts,
+    patience::Wait,
 };
 use std::{collections::HashMap, iter, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
@@ -20,22 +23,22 @@ pub struct ValueView {
 
 /// One view per `(key, what is expected there)`, in order: all of them, or none.
 pub(crate) fn views(
-    core: &Arc<Core>,
+    parts: &Parts,
     wanted: &[(String, Expected)],
     wait: &Wait<'_>,
 ) -> Result<Vec<ValueView>, ReadError> {
-    let values = viewed(core, wanted, wait)?;
+    let values = viewed(parts, wanted, wait)?;
     let bytes = values.iter().filter_map(|value| value.view.as_ref()).map(View::len);
-    core.counters.read_bytes.add(bytes.sum::<usize>() as u64);
-    core.counters.read_keys.add(values.len() as u64);
-    core.counters.viewed_reads.add(values.len() as u64);
+    parts.accounts.counters().read_bytes.add(bytes.sum::<usize>() as u64);
+    parts.accounts.counters().read_keys.add(values.len() as u64);
+    parts.accounts.counters().viewed_reads.add(values.len() as u64);
     Ok(values)
 }
 
 /// The request with every item as the engine holds it, and the objects themselves, each at its first item. A key is looked up once: asked twice it
 /// might be replaced in between, and be two different things.
 pub(super) fn held(
-    core: &Arc<Core>,
+    parts: &Parts,
     request: ReadRequest,
     wait: &Wait<'_>,
 ) -> Result<(ReadRequest, Vec<Option<View>>), ReadError> {
@@ -48,7 +51,7 @@ pub(super) fn held(
         });
         places.push(*place);
     }
-    let mut values: Vec<(Expected, Option<View>)> = viewed(core, &wanted, wait)?.into_iter().map(as_held).collect();
+    let mut values: Vec<(Expected, Option<View>)> = viewed(parts, &wanted, wait)?.into_iter().map(as_held).collect();
     let (items, objects): (Vec<ReadItem>, Vec<Option<View>>) = iter::zip(request.items, places)
         .map(|(ReadItem { key, expected }, place)| {
             let (found, view) = &mut values[place];
@@ -71,21 +74,20 @@ fn as_held(ValueView { kind, view }: ValueView) -> (Expected, Option<View>) {
     (expected, view)
 }
 
-fn viewed(core: &Arc<Core>, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Result<Vec<ValueView>, ReadError> {
-    if core.engine.views().is_none() {
-        let name = core.capabilities.name;
+fn viewed(parts: &Parts, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Result<Vec<ValueView>, ReadError> {
+    if parts.calls.engine().views().is_none() {
+        let name = parts.calls.claims().name;
         let message = format!(
             "the {name} engine shows no values in place here; read them without view, or open host:// with a daemon that has no engine behind it"
         );
         return Err(CallError::Invalid { message }.into());
     }
-    let namespace = core.options.namespace.as_str();
-    let keys = wanted.iter().map(|(key, _)| [namespace, key].concat()).collect();
-    let viewed = call_engine(core, keys, wait, |engine, keys| match engine.views() {
+    let keys: Vec<String> = wanted.iter().map(|(key, _)| key.clone()).collect();
+    let keys = all_namespaced(&parts.options.namespace, &keys);
+    let viewed = parts.calls.ask(keys, wait, |engine, keys| match engine.views() {
         Some(views) => views.view_batch(keys),
         None => keys.iter().map(|_| Err(Fault::closed())).collect(),
     })?;
-    let (mut values, mut failures) = (Vec::with_capacity(wanted.len()), Vec::new());
     // Most values of a read are of one kind: its tag is read once.
     let mut last: Option<(Tag, ObjectKind)> = None;
     let mut kind_of = |tag: &Tag| match &last {
@@ -96,20 +98,12 @@ fn viewed(core: &Arc<Core>, wanted: &[(String, Expected)], wait: &Wait<'_>) -> R
             Ok(kind)
         }
     };
-    for ((key, expected), viewed) in wanted.iter().zip(viewed) {
-        let value = viewed.and_then(|viewed| {
-            let kind = kind_of(&viewed.tag)?;
-            value(viewed, kind, expected)
-        });
-        match value {
-            Ok(value) => values.push(value),
-            Err(fault) => failures.push(KeyFailure::new(key, fault)),
-        }
-    }
-    if !failures.is_empty() {
-        return Err(read_error(failures));
-    }
-    Ok(values)
+    let values = iter::zip(wanted, viewed).map(|((_, expected), viewed)| {
+        let viewed = viewed?;
+        let kind = kind_of(&viewed.tag)?;
+        value(viewed, kind, expected)
+    });
+    all_or_failures(wanted.iter().map(|(key, _)| key), values).map_err(read_error)
 }
 
 fn value(Viewed { view, tag }: Viewed, kind: ObjectKind, expected: &Expected) -> Result<ValueView, Fault> {

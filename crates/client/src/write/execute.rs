@@ -1,15 +1,15 @@
 //! One write call on the engine.
 
-use super::Object;
+use super::object::Object;
 use crate::{
     Segment,
     calls::{EngineCall, Gate},
-    core::Core,
-    read::refused_registration,
+    held::is_late,
+    parts::Parts,
 };
-use std::{ops::Range, sync::Arc};
+use std::{mem, ops::Range, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
-use tensorlease_memory::{Foreign, InFlight, Landing, Mapping, MappingKind, Region, Source, copy_all};
+use tensorlease_memory::{Foreign, InFlight, Landing, Region, Source, copy_all};
 
 /// Where the bytes of a call go before the engine takes them.
 #[derive(Debug)]
@@ -22,8 +22,6 @@ pub(super) enum Staging {
     Block(InFlight),
     /// Nowhere: their memory is registered for this call.
     Registered,
-    /// What is not one piece of memory is put together in fresh memory first, which is registered with the rest: the released client's way.
-    Gathered,
 }
 
 /// The objects of one engine call.
@@ -33,104 +31,111 @@ pub(super) struct WriteCall {
     pub(super) staging: Staging,
 }
 
+impl WriteCall {
+    pub(super) fn alone(object: Object, staging: Staging) -> Self {
+        Self {
+            objects: vec![object],
+            staging,
+        }
+    }
+}
+
 /// An object that was not stored.
 #[derive(Debug)]
-pub(super) struct Unwritten {
+pub(crate) struct Unwritten {
     pub(super) object: Object,
     pub(super) fault: Fault,
 }
 
 impl EngineCall for WriteCall {
+    type Context = Parts;
     type Done = Unwritten;
 
-    fn execute(self, core: &Arc<Core>, gate: &Gate<'_>) -> Vec<Unwritten> {
+    fn execute(self, parts: &Arc<Parts>, gate: &Gate<'_>) -> Vec<Unwritten> {
         let Self { mut objects, staging } = self;
-        let mut results = match staging {
-            Staging::None => from_where_they_lie(core, &objects, &[]),
-            Staging::Bounce => match core.bounce_block(objects.iter().map(|object| object.len).sum(), gate) {
-                Ok(block) => staged(core, gate, &objects, block),
-                Err(fault) => vec![Err(fault); objects.len()],
-            },
-            Staging::Block(block) => staged(core, gate, &objects, block),
-            Staging::Registered => registered(core, &mut objects),
-            Staging::Gathered => gathered(core, &mut objects),
+        let results = match staging {
+            Staging::None => from_where_they_lie(parts, &objects, &[]),
+            Staging::Bounce => {
+                let bytes = objects.iter().map(|object| object.len).sum();
+                match parts.memory.bounce_block(bytes, || gate.slice()) {
+                    Ok(block) => staged(parts, gate, &objects, block),
+                    Err(fault) => vec![Err(fault); objects.len()],
+                }
+            }
+            Staging::Block(block) => staged(parts, gate, &objects, block),
+            Staging::Registered => registered(parts, &mut objects),
         };
-        for (object, result) in objects.iter_mut().zip(&mut results) {
-            keep_if_still_read(core, object, result);
-        }
-        // Those that are stored go here, beside other calls that still move bytes.
-        let unwritten = |(object, result): (Object, Result<(), Fault>)| {
-            Some(Unwritten {
-                fault: result.err()?,
-                object,
-            })
-        };
-        objects.into_iter().zip(results).filter_map(unwritten).collect()
+        unwritten(parts, objects, results)
     }
 
     fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.len).sum()
     }
 
-    fn bounces(&self, _core: &Core) -> bool {
+    fn bounces(&self) -> bool {
         matches!(self.staging, Staging::Bounce)
     }
 }
 
-/// The engine may still read the memory: it stays alive until the engine is closed, and the key has failed.
-fn keep_if_still_read(core: &Core, object: &mut Object, result: &Result<(), Fault>) {
-    if is_late(result) {
-        quarantine(core, object);
-    }
+/// The objects that were not stored. Those that were are dropped here, beside other calls that still move bytes. Memory that the engine may still read
+/// stays alive until the engine is closed.
+pub(crate) fn unwritten(parts: &Parts, objects: Vec<Object>, results: Vec<Result<(), Fault>>) -> Vec<Unwritten> {
+    let unwritten = |(mut object, result): (Object, Result<(), Fault>)| {
+        if is_late(&result) {
+            quarantine(parts, &mut object);
+        }
+        Some(Unwritten {
+            fault: result.err()?,
+            object,
+        })
+    };
+    objects.into_iter().zip(results).filter_map(unwritten).collect()
 }
 
-fn quarantine(core: &Core, object: &mut Object) {
+fn quarantine(parts: &Parts, object: &mut Object) {
     for segment in object.segments.drain(..) {
         match segment {
-            Segment::Foreign(foreign) | Segment::Leased(foreign) => core.quarantine(Landing::Foreign(foreign)),
-            Segment::Owned(bytes) => core.quarantine(Landing::Foreign(Foreign::from_vec(bytes))),
-            Segment::Buffer(buffer) => core.quarantine_buffer(buffer),
+            Segment::Foreign(foreign) | Segment::Leased(foreign) => {
+                parts.memory.quarantine().keep(Landing::Foreign(foreign));
+            }
+            Segment::Owned(bytes) => parts
+                .memory
+                .quarantine()
+                .keep(Landing::Foreign(Foreign::from_vec(bytes))),
+            Segment::Buffer(buffer) => parts.memory.quarantine().keep_buffer(buffer),
         }
     }
 }
 
-fn sources(object: &Object) -> impl Iterator<Item = Source<'_>> {
-    object
-        .segments
-        .iter()
-        .filter(|segment| !segment.is_empty())
-        .map(|segment| match segment {
-            Segment::Foreign(foreign) | Segment::Leased(foreign) => foreign.source(0..foreign.len()),
-            Segment::Owned(bytes) => Source::from(bytes.as_slice()),
-            Segment::Buffer(buffer) => Source::from(buffer.as_slice()),
-        })
-}
-
 /// `own`: regions registered for this call.
-fn from_where_they_lie(core: &Core, objects: &[Object], own: &[Region]) -> Vec<Result<(), Fault>> {
+fn from_where_they_lie(parts: &Parts, objects: &[Object], own: &[Region]) -> Vec<Result<(), Fault>> {
     let mut all = Vec::with_capacity(objects.len());
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     for object in objects {
         let start = all.len();
-        if core.registers() {
-            all.extend(sources(object).flat_map(|source| core.within_registrations(source, own)));
+        if parts.calls.registers() {
+            all.extend(
+                object
+                    .sources()
+                    .flat_map(|source| parts.memory.registrations().cut(source, own)),
+            );
         } else {
-            all.extend(sources(object));
+            all.extend(object.sources());
         }
         spans.push(start..all.len());
     }
     let segments: Vec<&[Source<'_>]> = spans.into_iter().map(|span| &all[span]).collect();
-    call(core, objects, &segments)
+    call(parts, objects, &segments)
 }
 
 /// One copy into registered memory, objects back to back, then the transfer.
-fn staged(core: &Core, gate: &Gate<'_>, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
+fn staged(parts: &Parts, gate: &Gate<'_>, objects: &[Object], block: InFlight) -> Vec<Result<(), Fault>> {
     let mut copies = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::with_capacity(objects.len());
     let mut end = 0;
     for object in objects {
         let start = end;
-        for source in sources(object) {
+        for source in object.sources() {
             copies.push((source, block.target(end..end + source.len())));
             end += source.len();
         }
@@ -143,84 +148,29 @@ fn staged(core: &Core, gate: &Gate<'_>, objects: &[Object], block: InFlight) -> 
             let fault = Fault::new(FaultKind::Refused, 0, "its caller has given up");
             return vec![Err(fault); objects.len()];
         }
-        core.stages.copy.time(|| copy_all(&copies));
+        parts.accounts.stages().copy.time(|| copy_all(&copies));
     }
-    core.counters.copied_bytes.add(end as u64);
+    parts.accounts.counters().copied_bytes.add(end as u64);
     drop(copies);
     let segments: Vec<Vec<Source<'_>>> = spans
         .into_iter()
-        .map(|span| core.within_registrations(block.source(span), &[]))
+        .map(|span| parts.memory.registrations().cut(block.source(span), &[]))
         .collect();
     let segments: Vec<&[Source<'_>]> = segments.iter().map(Vec::as_slice).collect();
-    let mut results = call(core, objects, &segments);
-    let mut late = false;
-    for result in &mut results {
-        if let Err(fault) = result
-            && fault.kind == FaultKind::MayStillWrite
-        {
-            // Only the staging block may still be read: the value itself may be tried again from another one.
-            fault.kind = FaultKind::Transient;
-            late = true;
-        }
-    }
-    if late {
-        core.quarantine(Landing::Block(block));
-    }
+    let mut results = call(parts, objects, &segments);
+    parts
+        .memory
+        .quarantine()
+        .keep_if_late(Landing::Block(block), &mut results);
     results
 }
 
-/// Objects of several pieces, or of encoded bytes, are put together back to back in fresh memory; then as `registered`.
-fn gathered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
-    let in_pieces = |object: &&mut Object| {
-        !matches!(
-            object.segments.as_slice(),
-            [Segment::Foreign(_) | Segment::Leased(_) | Segment::Buffer(_)]
-        )
-    };
-    let mut scattered: Vec<&mut Object> = objects.iter_mut().filter(in_pieces).collect();
-    let lens: Vec<usize> = scattered
-        .iter()
-        .map(|object| sources(object).map(|source| source.len()).sum())
-        .collect();
-    if !scattered.is_empty() {
-        let fresh = match Mapping::new(MappingKind::Anonymous, lens.iter().sum()) {
-            Ok(fresh) => fresh,
-            Err(error) => {
-                let fault = Fault::new(
-                    FaultKind::NoHandle,
-                    0,
-                    format!("no memory to gather the values in: {error}"),
-                );
-                return vec![Err(fault); objects.len()];
-            }
-        };
-        core.counters.copied_bytes.add(lens.iter().sum::<usize>() as u64);
-        core.stages.copy.time(|| {
-            for (object, piece) in scattered.iter_mut().zip(Foreign::pieces(fresh, &lens)) {
-                put_together(object, piece);
-            }
-        });
-    }
-    registered(core, objects)
-}
-
-fn put_together(object: &mut Object, piece: Foreign) {
-    let mut copies = Vec::with_capacity(object.segments.len());
-    let mut end = 0;
-    for source in sources(object) {
-        copies.push((source, piece.target(end..end + source.len())));
-        end += source.len();
-    }
-    copy_all(&copies);
-    drop(copies);
-    object.segments = vec![Segment::Foreign(piece)];
-}
-
-fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
+/// Registers the objects' own memory for this call.
+pub(crate) fn registered(parts: &Parts, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
     for object in objects.iter_mut() {
         for segment in &mut object.segments {
             if let Segment::Owned(bytes) = segment {
-                *segment = Segment::Foreign(Foreign::from_vec(std::mem::take(bytes)));
+                *segment = Segment::Foreign(Foreign::from_vec(mem::take(bytes)));
             }
         }
     }
@@ -233,57 +183,46 @@ fn registered(core: &Core, objects: &mut [Object]) -> Vec<Result<(), Fault>> {
             Segment::Leased(_) | Segment::Owned(_) => None,
         })
         // What lies in the arena is registered already.
-        .filter(|region| 0 < region.len && !core.arena.contains(*region))
+        .filter(|region| 0 < region.len && !parts.memory.owns(*region))
         .collect();
     let regions = merged(regions);
-    let pieces: Vec<Region> = regions
-        .iter()
-        .flat_map(|region| core.registration_pieces(*region))
-        .collect();
-    for (at, piece) in pieces.iter().enumerate() {
-        core.counters.register_calls_per_read.add(1);
-        if let Err(error) = core.register(*piece) {
-            pieces[..at].iter().for_each(|piece| core.unregister(*piece));
-            let fault = refused_registration(&error);
-            return vec![Err(fault); objects.len()];
-        }
+    let registrations = parts.memory.registrations();
+    if let Err(fault) = registrations.register_for_call(&regions) {
+        return vec![Err(fault); objects.len()];
     }
-    let mut results = from_where_they_lie(core, objects, &regions);
+    let mut results = from_where_they_lie(parts, objects, &regions);
     let kept: Vec<Region> = regions
         .iter()
         .copied()
         .filter(|region| is_read_on(*region, objects, &results))
         .collect();
-    regions
-        .iter()
-        .filter(|region| !kept.contains(region))
-        .flat_map(|region| core.registration_pieces(*region))
-        .for_each(|piece| core.unregister(piece));
-    keep_what_stays_registered(core, objects, &mut results, &kept);
+    registrations.unregister_pieces(regions.iter().copied().filter(|region| !kept.contains(region)));
+    keep_what_stays_registered(parts, objects, &mut results, &kept);
     results
 }
 
 /// Does a key whose write may still run have memory there?
 fn is_read_on(region: Region, objects: &[Object], results: &[Result<(), Fault>]) -> bool {
     let late = objects.iter().zip(results).filter(|(_, result)| is_late(result));
-    late.flat_map(|(object, _)| sources(object))
+    late.flat_map(|(object, _)| object.sources())
         .any(|source| region.contains(source.region()))
-}
-
-fn is_late(result: &Result<(), Fault>) -> bool {
-    matches!(result, Err(fault) if fault.kind == FaultKind::MayStillWrite)
 }
 
 /// A registration that stays holds the memory of every object in it, whatever became of its own write: none of it may be freed, registered again or
 /// be another try's source.
-fn keep_what_stays_registered(core: &Core, objects: &mut [Object], results: &mut [Result<(), Fault>], kept: &[Region]) {
+fn keep_what_stays_registered(
+    parts: &Parts,
+    objects: &mut [Object],
+    results: &mut [Result<(), Fault>],
+    kept: &[Region],
+) {
     for (object, result) in objects.iter_mut().zip(results) {
         let stays = |region: Region| kept.iter().any(|kept| kept.contains(region));
-        if kept.is_empty() || !sources(object).any(|source| stays(source.region())) {
+        if kept.is_empty() || !object.sources().any(|source| stays(source.region())) {
             continue;
         }
         match result {
-            Ok(()) => quarantine(core, object),
+            Ok(()) => quarantine(parts, object),
             Err(fault) => fault.kind = FaultKind::MayStillWrite,
         }
     }
@@ -304,7 +243,7 @@ fn merged(mut regions: Vec<Region>) -> Vec<Region> {
 }
 
 /// `write_batch`, with its promises checked: one result per key, no panic.
-fn call(core: &Core, objects: &[Object], segments: &[&[Source<'_>]]) -> Vec<Result<(), Fault>> {
+fn call(parts: &Parts, objects: &[Object], segments: &[&[Source<'_>]]) -> Vec<Result<(), Fault>> {
     let writes: Vec<WriteOp<'_>> = objects
         .iter()
         .zip(segments)
@@ -314,6 +253,7 @@ fn call(core: &Core, objects: &[Object], segments: &[&[Source<'_>]]) -> Vec<Resu
             tag: object.tag(),
         })
         .collect();
-    core.counters.engine_write_calls.add(1);
-    core.answers(writes.len(), || core.engine.write_batch(&writes))
+    parts.accounts.counters().engine_write_calls.add(1);
+    let write = || parts.calls.engine().write_batch(&writes);
+    parts.calls.answers(writes.len(), write)
 }

@@ -421,26 +421,6 @@ fn no_call_exceeds_what_the_engine_takes_at_once() {
 }
 
 #[test]
-fn an_engine_without_ranges_is_never_asked_for_one() {
-    let claims = Claims {
-        registering: true,
-        no_ranges: true,
-        ..Claims::default()
-    };
-    let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
-    let values = rig.fill(&SIZES);
-    for delivery in DELIVERIES {
-        let read = rig.read(&SIZES, delivery).unwrap();
-        assert!(
-            read.iter()
-                .zip(&values)
-                .all(|(read, value)| read.as_slice() == value.as_slice()),
-            "{delivery:?}"
-        );
-    }
-}
-
-#[test]
 fn an_engine_that_knows_no_types_serves_typed_reads() {
     let claims = Claims {
         describes_not: true,

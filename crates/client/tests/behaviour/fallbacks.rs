@@ -1,8 +1,6 @@
 //! What is read another way than asked: counted, collected, as cheap as it can be.
 
-use crate::support::{
-    Claims, KIB, MIB, Rig, assert_idle, budget, every_engine, free_engine, pattern, spec, stat, stored,
-};
+use crate::support::{Claims, MIB, Rig, assert_idle, budget, every_engine, free_engine, pattern, spec, stat, stored};
 use std::{sync::Arc, time::Duration};
 use tensorlease::{
     DType, Delivery, FallbackKind, Options, Patience, ReadError, ReadItem,
@@ -209,24 +207,6 @@ fn a_slab_that_the_engine_refuses_is_a_counted_fallback_until_trim() {
     );
     drop(read);
     assert_idle(&rig.store);
-}
-
-#[test]
-fn register_per_call_is_one_registration_per_dtype_and_batch_of_400() {
-    let rig = Rig::registering(free_engine(), &budget(16 * MIB));
-    let lens = vec![KIB; 401];
-    let values = rig.fill(&lens);
-    let read = rig.read(&lens, Delivery::RegisterPerCall).unwrap();
-    assert!(
-        read.iter()
-            .zip(&values)
-            .all(|(read, value)| read.as_slice() == value.as_slice())
-    );
-    assert_eq!(rig.registrations(), 2);
-    let mut calls: Vec<usize> = rig.calls.reads().iter().map(Vec::len).collect();
-    calls.sort_unstable();
-    assert_eq!(calls, [1, 400]);
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 2);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Reads through memory that the engine lends: the reference's design.
 
 use crate::{
+    announcing::{assert_said, said},
     deliveries::{mixed, shared},
-    support::{Claims, KIB, Lending, MIB, Rig, Terms, assert_idle, budget, stat, stored, tensor_item},
+    support::{Claims, KIB, Lending, MIB, Rig, Terms, assert_idle, budget, free_engine, stat, stored, tensor_item},
 };
 use std::{sync::Arc, thread};
 use tensorlease::{
@@ -371,4 +372,22 @@ fn only_reads_that_stand_for_other_clients_must_come_by_the_transport() {
         ];
         assert_eq!(ways(&rig), expected, "without loans");
     }
+}
+
+#[test]
+fn the_line_at_open_says_whose_memory_copies_go_through() {
+    let lending = || Arc::new(Lending::new(free_engine(), TERMS));
+    let pool = "copies go through leases of the engine's own pool";
+    assert_said(
+        &said(|| over(&lending(), &budget(16 * MIB))),
+        &["reads are copied (the engine lends the memory for it)", pool],
+    );
+    let leased = Options {
+        delivery: Delivery::Leased,
+        ..budget(16 * MIB)
+    };
+    assert_said(
+        &said(|| over(&lending(), &leased)),
+        &["leased from the arena (slabs registered once)", pool],
+    );
 }

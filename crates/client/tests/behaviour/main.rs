@@ -25,6 +25,7 @@ mod loan_fallbacks;
 mod loans;
 mod namespaces;
 mod quarantine;
+mod reads_registered_per_call;
 mod retries;
 mod soak;
 mod writes;

@@ -181,6 +181,13 @@ fn no_handle_gives_the_lease_back_and_halves_the_group() {
 
 #[test]
 fn a_read_that_expired_is_halved_and_lands_in_the_same_memory() {
+    for delivery in [Delivery::Leased, Delivery::Copied] {
+        assert_halved(delivery);
+    }
+}
+
+/// A read of 32 values that expires until no call has more than 8.
+pub(crate) fn assert_halved(delivery: Delivery) {
     let engine = Hooked::new(free_engine()).on_read(|_, reads| {
         let expired = || Err(Fault::new(FaultKind::Expired, -707, "took too long"));
         (8 < reads.len()).then(|| reads.iter().map(|_| expired()).collect())
@@ -192,31 +199,29 @@ fn a_read_that_expired_is_halved_and_lands_in_the_same_memory() {
     let rig = Rig::claiming(Arc::new(engine), claims, &budget(16 * MIB));
     let lens = [20_000; 32];
     let values = rig.fill(&lens);
-    for delivery in DELIVERIES {
-        rig.calls.take();
-        let read = rig.read(&lens, delivery).unwrap();
-        assert!(
-            read.iter()
-                .zip(&values)
-                .all(|(read, value)| read.as_slice() == value.as_slice())
-        );
-        let reads = rig.calls.reads();
-        let sizes: Vec<usize> = reads.iter().map(Vec::len).collect();
-        assert_eq!(sizes, [vec![32], vec![16; 2], vec![8; 4]].concat(), "{delivery:?}");
-        if delivery != Delivery::Copied {
-            let target = |key: &str, reads: &[Vec<tensorlease::engine::decorators::ObservedRead>]| {
-                let reads = reads.iter().flatten();
-                let targets: Vec<_> = reads.filter(|read| read.key == key).map(|read| read.target).collect();
-                targets
-            };
-            for key in ["k0", "k17", "k31"] {
-                let targets = target(key, &reads);
-                assert_eq!(targets, [targets[0]; 3], "{delivery:?}, {key}");
-            }
+    rig.calls.take();
+    let read = rig.read(&lens, delivery).unwrap();
+    assert!(
+        read.iter()
+            .zip(&values)
+            .all(|(read, value)| read.as_slice() == value.as_slice())
+    );
+    let reads = rig.calls.reads();
+    let sizes: Vec<usize> = reads.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [vec![32], vec![16; 2], vec![8; 4]].concat(), "{delivery:?}");
+    if delivery != Delivery::Copied {
+        let target = |key: &str, reads: &[Vec<tensorlease::engine::decorators::ObservedRead>]| {
+            let reads = reads.iter().flatten();
+            let targets: Vec<_> = reads.filter(|read| read.key == key).map(|read| read.target).collect();
+            targets
+        };
+        for key in ["k0", "k17", "k31"] {
+            let targets = target(key, &reads);
+            assert_eq!(targets, [targets[0]; 3], "{delivery:?}, {key}");
         }
-        drop(read);
-        assert_idle(&rig.store);
     }
+    drop(read);
+    assert_idle(&rig.store);
 }
 
 #[test]
@@ -250,23 +255,6 @@ fn one_large_object_that_expired_is_read_in_halves_into_the_same_memory() {
     let first = rig.calls.reads()[0][0].target.addr;
     let lowest = rig.calls.reads().iter().flatten().map(|read| read.target.addr).min();
     assert_eq!(lowest, Some(first), "in the same memory");
-    drop(read);
-    assert_idle(&rig.store);
-}
-
-#[test]
-fn a_value_larger_than_one_registration_is_registered_in_pieces_for_its_call() {
-    let claims = crate::support::Claims {
-        registration_bytes_max: Some(MIB),
-        ..crate::support::Claims::registering()
-    };
-    let rig = Rig::claiming(free_engine(), claims, &budget(64 * MIB));
-    let len = 3 * MIB + 5000;
-    let values = rig.fill(&[len]);
-    let before = rig.store.stats().get("register_calls_per_read");
-    let read = rig.read(&[len], Delivery::RegisterPerCall).unwrap();
-    assert!(read[0].as_slice() == values[0].as_slice(), "every byte at its place");
-    assert_eq!(rig.store.stats().get("register_calls_per_read") - before, 4.0);
     drop(read);
     assert_idle(&rig.store);
 }
@@ -382,35 +370,6 @@ fn many_keys_without_a_handle_halve_a_write_once() {
             .zip(&values)
             .all(|(read, value)| read.as_slice() == value.as_slice())
     );
-}
-
-#[test]
-fn a_value_larger_than_one_registration_is_refused_where_the_engine_reads_no_ranges() {
-    let claims = crate::support::Claims {
-        registration_bytes_max: Some(MIB),
-        no_ranges: true,
-        ..crate::support::Claims::registering()
-    };
-    let (engine, _) = crate::support::stored(&[3 * MIB, 100]);
-    let rig = Rig::claiming(engine, claims, &budget(64 * MIB));
-    let error = rig.read(&[3 * MIB, 100], Delivery::RegisterPerCall).unwrap_err();
-    let ReadError::Transfer { failures, .. } = error else {
-        panic!("{error:?}")
-    };
-    assert!(
-        failures
-            .iter()
-            .any(|failure| failure.key == "k0" && failure.kind == FaultKind::Unregistered)
-    );
-    assert!(
-        rig.read_items(
-            vec![tensor_item("k1", 100)],
-            Delivery::RegisterPerCall,
-            Patience::default()
-        )
-        .is_ok()
-    );
-    assert_idle(&rig.store);
 }
 
 /// Replaces "k0" by one byte value between the first and the second range of each of the first `times` reads.

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    Delivery, Foreign, ObjectKind, Options, Patience, PutItem, Route, Segment, WriteError,
+    Delivery, Foreign, ObjectKind, Options, Patience, PutItem, PutMode, Segment, WriteError,
     engine::{Fault, FaultKind, decorators::Call},
 };
 
@@ -23,7 +23,7 @@ fn foreign_item(key: &str, memory: Foreign) -> PutItem {
 fn put_per_call(rig: &Rig, items: Vec<PutItem>) {
     rig.calls.take();
     rig.store
-        .put_by(items, Route::RegisterPerCall, Patience::default())
+        .put_by(items, PutMode::RegisterPerCall, Patience::default())
         .unwrap();
 }
 
@@ -169,7 +169,7 @@ fn what_stays_registered_is_kept_and_nothing_else() {
         rig.calls.take();
         let error = rig
             .store
-            .put_by(items.collect(), Route::RegisterPerCall, Patience::default())
+            .put_by(items.collect(), PutMode::RegisterPerCall, Patience::default())
             .unwrap_err();
         let WriteError::Transfer { failures, .. } = error else {
             panic!("{error:?}")

@@ -109,12 +109,10 @@ impl Grounds {
         let largest = largest_value(program);
         let page = 4096;
         let piece = engine.registration_bytes_max / page * page;
-        // Without ranges nothing that is larger is registered in pieces, also no batch of smaller values.
-        if piece < largest || (!engine.ranges && program.claims.registration_bytes_max.is_some()) {
+        if piece < largest {
             self.add_everywhere(&[FaultKind::Unregistered]);
         }
-        // Without ranges a large value needs a block of its own.
-        if self.hangs || program.options.bounce_bytes == Some(0) || !engine.ranges {
+        if self.hangs || program.options.bounce_bytes == Some(0) {
             self.add_everywhere(&[FaultKind::NoHandle]);
         }
         if program.base.lends().is_some() {

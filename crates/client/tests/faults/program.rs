@@ -212,7 +212,6 @@ fn claims(random: &mut Random, base: Base) -> Claims {
             .filter(|_| base.registers()),
         batch_keys_max: keys_max.map(|keys| usize::try_from(keys).expect("a few keys")),
         batch_bytes_max: sometimes(random, &[4 * KIB, 100_000]),
-        no_ranges: random.one_in(6),
         not_prompt: random.one_in(2),
         describes_not: random.one_in(7),
         register_pause: Duration::from_micros(if random.one_in(6) { 300 } else { 0 }),

@@ -159,7 +159,7 @@ impl<'p> Run<'p> {
         let mut random = Random::new(step.seed);
         let random = &mut random;
         match &step.act {
-            Act::Put { items, route } => self.put(items, *route, step.patience, random),
+            Act::Put { items, mode } => self.put(items, *mode, step.patience, random),
             Act::PutFromArena { item } => self.put_from_arena(item, step.patience),
             Act::PutKept { key } => self.put_kept(*key, step.patience, random),
             Act::Get(get) => self.get(get, step.patience, random),

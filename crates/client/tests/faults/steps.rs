@@ -2,7 +2,7 @@
 
 use crate::{host::Blow, random::Random, value::Shape};
 use std::ops::Range;
-use tensorlease::{Delivery, Route};
+use tensorlease::{Delivery, PutMode};
 
 /// One call, or something done with what earlier calls brought.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(crate) enum Impatience {
 pub(crate) enum Act {
     Put {
         items: Vec<NewValue>,
-        route: Route,
+        mode: PutMode,
     },
     /// Memory of the arena is filled and put as it lies.
     PutFromArena {
@@ -167,10 +167,10 @@ impl Maker<'_> {
         match self.random.below(100) {
             0..=17 => Act::Put {
                 items: self.new_values(),
-                route: if self.random.one_in(5) {
-                    Route::RegisterPerCall
+                mode: if self.random.one_in(5) {
+                    PutMode::RegisterPerCall
                 } else {
-                    Route::Staged
+                    PutMode::Staged
                 },
             },
             18..=21 => Act::PutFromArena { item: self.new_value() },

@@ -36,7 +36,7 @@ pub(crate) fn run(program: &Program, tally: &Arc<Tally>, findings: &Findings, wa
     noise::forget();
     let stack = Stack::of(program, tally);
     let engine = Arc::clone(&stack.watching) as Arc<dyn Engine>;
-    let model = Model::new(program.keys.len(), engine.capabilities().atomic_replace);
+    let model = Model::new(program.keys.len(), engine.capabilities().describes);
     store_past_the_client(program, &stack, &model);
     add_stranger(program, &stack, findings);
     match Store::with_engine(engine, &program.options) {

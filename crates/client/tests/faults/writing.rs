@@ -11,8 +11,8 @@ use crate::{
 };
 use std::{collections::HashSet, sync::Arc};
 use tensorlease::{
-    CallError, DType, KeyFailure, ObjectKind, PutItem, ReadError, RemoveError, Route, Segment, TensorSpec, WriteError,
-    engine::FaultKind,
+    CallError, DType, KeyFailure, ObjectKind, PutItem, PutMode, ReadError, RemoveError, Segment, TensorSpec,
+    WriteError, engine::FaultKind,
 };
 
 /// What became of a call as a whole.
@@ -29,7 +29,7 @@ impl Run<'_> {
     pub(crate) fn put(
         &self,
         items: &[NewValue],
-        route: Route,
+        mode: PutMode,
         patience: Impatience,
         random: &mut Random,
     ) -> Result<(), String> {
@@ -41,7 +41,7 @@ impl Run<'_> {
             kind: value.kind.clone(),
         });
         let put = put.collect();
-        self.put_items(&keys, values, put, route, patience)
+        self.put_items(&keys, values, put, mode, patience)
     }
 
     /// The bytes of a value in the memory that the program names.
@@ -125,7 +125,7 @@ impl Run<'_> {
             segments: vec![Segment::Buffer(Arc::clone(buffer))],
             kind: value.kind.clone(),
         };
-        self.put_items(&[key], vec![value], vec![item], Route::Staged, patience)
+        self.put_items(&[key], vec![value], vec![item], PutMode::Staged, patience)
     }
 
     fn put_items(
@@ -133,17 +133,17 @@ impl Run<'_> {
         keys: &[usize],
         values: Vec<Value>,
         items: Vec<PutItem>,
-        route: Route,
+        mode: PutMode,
         patience: Impatience,
     ) -> Result<(), String> {
         let begin = |(key, value): (&usize, Value)| (*key, self.model.begin(*key, Some(value)));
         let begun: Vec<(usize, Begun)> = keys.iter().zip(values).map(begin).collect();
-        let name = if route == Route::Staged {
+        let name = if mode == PutMode::Staged {
             "put"
         } else {
             "put, register-per-call"
         };
-        let (result, span) = self.timed(name, patience, |patience| self.store.put_by(items, route, patience));
+        let (result, span) = self.timed(name, patience, |patience| self.store.put_by(items, mode, patience));
         let (fate, explained) = match &result {
             Ok(()) => (Fate::Served(&[]), Ok(())),
             Err(error) => self.judge_write(error, span, patience),

@@ -1,13 +1,12 @@
 //! Clause 15: the end of an engine.
-use super::rig::{any_tag, assert_same, only};
+use super::rig::{any_tag, assert_same, expect_fault, only};
 use super::{Factory, RigMemory, pattern};
 use crate::{Fault, FaultKind, ReadOp, RegisterError, WriteOp};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 fn assert_unavailable<T: Debug>(call: &str, result: Result<T, Fault>) {
-    let fault = result.expect_err("a call after close");
-    assert_eq!(fault.kind, FaultKind::Unavailable, "{call} after close: {fault}");
+    expect_fault(result, FaultKind::Unavailable, &format!("{call} after close"));
 }
 
 /// Clause 15: closing again changes nothing.
@@ -34,14 +33,7 @@ pub fn a_closed_engine_refuses_every_call(factory: &Factory<'_>) {
     let writes = engine.stats().write_calls;
     engine.close().expect("the engine closes");
 
-    let read = ReadOp {
-        key: &key,
-        offset: 0,
-        target: memory.target(0..1000),
-        object_len: 1000,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole(&key, memory.target(0..1000));
     assert_unavailable("read", only(engine.read_batch(&[read])));
     assert_same(&memory.bytes(0..1000), &[0x5a; 1000]);
     let write = WriteOp {
@@ -85,14 +77,7 @@ pub fn closing_under_readers_is_safe(factory: &Factory<'_>) {
             scope.spawn(|| {
                 loop {
                     let began_closed = closed.load(SeqCst);
-                    let read = ReadOp {
-                        key: &key,
-                        offset: 0,
-                        target: memory.target(0..200_000),
-                        object_len: 200_000,
-                        tag: None,
-                        by_transport: false,
-                    };
+                    let read = ReadOp::whole(&key, memory.target(0..200_000));
                     match only(rig.engine().read_batch(&[read])) {
                         Ok(_) => {
                             assert!(!began_closed, "a read that began after close was served");

@@ -16,12 +16,8 @@ fn write_from(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: &Tag) -
 
 fn read_into(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: Option<&Tag>) -> Result<u64, Fault> {
     let read = ReadOp {
-        key,
-        offset: 0,
-        target: memory.target(0..len),
-        object_len: len as u64,
         tag,
-        by_transport: false,
+        ..ReadOp::whole(key, memory.target(0..len))
     };
     only(rig.engine().read_batch(&[read]))
 }
@@ -35,16 +31,15 @@ impl Drop for RaisedAtEnd<'_> {
     }
 }
 
-/// Clauses 3 and 7: where atomic replace is claimed, a reader never sees a mixture, nor an object under another's tag.
+/// Clauses 3 and 7: where the engine describes, a reader never sees a mixture, nor an object under another's tag.
 pub fn a_replace_is_atomic(factory: &Factory<'_>) {
     const LEN: usize = 150_001;
     // What the objects of the two writers consist of.
     const BYTES: [u8; 2] = [1, 2];
     let Some(rig) = factory() else { return };
-    if !rig.engine().capabilities().atomic_replace {
+    if !rig.engine().capabilities().describes {
         return;
     }
-    let describes = rig.engine().capabilities().describes;
     let key = rig.key("replaced");
     let tags = [Tag::new(b"even"), Tag::new(b"odd")];
     let sources = [rig.memory(LEN), rig.memory(LEN)];
@@ -59,12 +54,9 @@ pub fn a_replace_is_atomic(factory: &Factory<'_>) {
             scope.spawn(move || {
                 let _end = RaisedAtEnd(done);
                 while !done.load(SeqCst) {
-                    // Without tags either object will do, as long as it is one.
-                    match read_into(rig, memory, key, LEN, describes.then_some(tag)) {
+                    match read_into(rig, memory, key, LEN, Some(tag)) {
                         Ok(_) => {
-                            let found = memory.bytes(0..LEN);
-                            let expected = if describes { BYTES[parity] } else { found[0] };
-                            assert_same(&found, &[expected; LEN]);
+                            assert_same(&memory.bytes(0..LEN), &[BYTES[parity]; LEN]);
                             seen.fetch_add(1, SeqCst);
                         }
                         Err(fault) => assert_eq!(fault.kind, FaultKind::Mismatch, "a replaced key: {fault}"),
@@ -96,7 +88,7 @@ pub fn removals_never_disturb_a_running_read(factory: &Factory<'_>) {
     let Some(rig) = factory() else { return };
     let key = rig.key("removed");
     let bytes = pattern(1, LEN);
-    let passing = !rig.engine().capabilities().atomic_replace;
+    let passing = !rig.engine().capabilities().describes;
     let (source, target) = (rig.memory(LEN), rig.memory(LEN));
     source.fill(0, &bytes);
     let done = AtomicBool::new(false);
@@ -116,7 +108,7 @@ pub fn removals_never_disturb_a_running_read(factory: &Factory<'_>) {
         let _end = RaisedAtEnd(&done);
         for _ in 0..200 {
             write_from(&rig, &source, &key, LEN, &any_tag()).expect("a write");
-            assert_eq!(rig.engine().remove_batch(&[&key]), [Ok(true)], "what was just written");
+            rig.remove(&key);
         }
     });
 }
@@ -143,11 +135,7 @@ pub fn readers_and_writers_run_concurrently(factory: &Factory<'_>) {
                     );
                     assert_same(&target.bytes(0..len), &bytes);
                     if round % 5 == 0 {
-                        assert_eq!(
-                            rig.engine().remove_batch(&[&key]),
-                            [Ok(true)],
-                            "a removal beside others"
-                        );
+                        rig.remove(&key);
                     }
                 }
             });

@@ -1,5 +1,5 @@
 //! Clauses 7 and 13: a store without room.
-use super::rig::{any_tag, assert_same};
+use super::rig::{any_tag, assert_same, expect_fault};
 use super::{Factory, Rig, pattern};
 use crate::{Fault, FaultKind, WriteOp};
 
@@ -38,11 +38,7 @@ pub fn a_full_store_keeps_working(factory: &Factory<'_>) {
     let bytes = pattern(1, OBJECT);
     keys.iter().for_each(|key| rig.expect(key, &bytes));
     // Room for one: of three new objects in one call, the small ones and nothing else get in the large one's way.
-    assert_eq!(
-        rig.engine().remove_batch(&[&keys[0]]),
-        [Ok(true)],
-        "an object of the full store"
-    );
+    rig.remove(&keys[0]);
     let (small, large) = (rig.memory(200), rig.memory(4 * OBJECT));
     small.fill(0, &pattern(7, 200));
     let new = ["small/a", "large", "small/b"].map(|name| rig.key(name));
@@ -71,17 +67,13 @@ pub fn a_full_store_keeps_working(factory: &Factory<'_>) {
     rig.expect(&new[0], &pattern(7, 200)[..100]);
     rig.expect(&new[2], &pattern(7, 200)[100..]);
     for key in &keys[1..] {
-        assert_eq!(
-            rig.engine().remove_batch(&[key]),
-            [Ok(true)],
-            "an object of the full store"
-        );
+        rig.remove(key);
     }
     rig.put(&new[1], &pattern(8, 4 * OBJECT));
     rig.expect(&new[1], &pattern(8, 4 * OBJECT));
 }
 
-/// Clause 7: a replace that finds no room keeps the old object, or loses it whole where replaces are not atomic.
+/// Clause 7: a replace that finds no room keeps the old object, or loses it whole where the engine does not describe.
 pub fn a_replace_that_does_not_fit_keeps_the_old_object(factory: &Factory<'_>) {
     let Some(rig) = factory() else { return };
     let Some(capacity_bytes) = rig.capacity_bytes() else {
@@ -89,13 +81,14 @@ pub fn a_replace_that_does_not_fit_keeps_the_old_object(factory: &Factory<'_>) {
     };
     let (keys, _full) = fill(&rig, capacity_bytes);
     let larger = pattern(2, 2 * OBJECT);
-    let fault = rig
-        .write(&keys[0], &larger, &any_tag())
-        .expect_err("twice the size in a full store");
-    assert_eq!(fault.kind, FaultKind::Full, "twice the size in a full store: {fault}");
+    expect_fault(
+        rig.write(&keys[0], &larger, &any_tag()),
+        FaultKind::Full,
+        "twice the size in a full store",
+    );
     match rig.read(&keys[0], OBJECT) {
         Ok(kept) => assert_same(&kept, &pattern(1, OBJECT)),
-        Err(fault) if !rig.engine().capabilities().atomic_replace => {
+        Err(fault) if !rig.engine().capabilities().describes => {
             assert_eq!(
                 fault.kind,
                 FaultKind::NotFound,

@@ -55,14 +55,7 @@ pub fn loans_take_reads_at_any_address(factory: &Factory<'_>) {
     for (key, len) in names.iter().zip(lens) {
         let target = memory.target(end..end + len);
         end += len;
-        reads.push(ReadOp {
-            key,
-            offset: 0,
-            target,
-            object_len: len as u64,
-            tag: None,
-            by_transport: false,
-        });
+        reads.push(ReadOp::whole(key, target));
     }
     for (result, len) in rig.engine().read_batch(&reads).into_iter().zip(lens) {
         assert_eq!(result, Ok(len as u64), "into a loan that nobody else registered");

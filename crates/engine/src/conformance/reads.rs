@@ -35,14 +35,7 @@ fn read_packed(rig: &Rig, memory: &RigMemory) {
     let reads: Vec<ReadOp<'_>> = PACKED
         .iter()
         .zip(&keys)
-        .map(|(range, key)| ReadOp {
-            key,
-            offset: 0,
-            target: memory.target(range.clone()),
-            object_len: range.len() as u64,
-            tag: None,
-            by_transport: false,
-        })
+        .map(|(range, key)| ReadOp::whole(key, memory.target(range.clone())))
         .collect();
     let expected: Vec<Result<u64, Fault>> = PACKED.iter().map(|range| Ok(range.len() as u64)).collect();
     assert_eq!(rig.engine().read_batch(&reads), expected, "reads to odd addresses");
@@ -70,14 +63,7 @@ pub fn neighbours_of_targets_stay_untouched(factory: &Factory<'_>) {
     let key = rig.key("larger");
     rig.put(&key, &pattern(9, 8000));
     memory.fill(0, &[0xa5; 10_000]);
-    let read = ReadOp {
-        key: &key,
-        offset: 0,
-        target: memory.target(101..3101),
-        object_len: 3000,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole(&key, memory.target(101..3101));
     let results = rig.engine().read_batch(&[read]);
     assert!(
         results[0].as_ref().map_or(true, |read| *read != 3000),
@@ -93,14 +79,7 @@ pub fn targets_stay_as_they_are_after_the_call(factory: &Factory<'_>) {
     let key = rig.key("late");
     rig.put(&key, &pattern(1, 100_000));
     let memory = rig.memory(100_000);
-    let read = ReadOp {
-        key: &key,
-        offset: 0,
-        target: memory.target(0..100_000),
-        object_len: 100_000,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole(&key, memory.target(0..100_000));
     assert_eq!(
         rig.engine().read_batch(&[read]),
         [Ok(100_000)],
@@ -116,12 +95,9 @@ fn read_range(rig: &Rig, key: &str, offset: u64, len: usize, object_len: usize) 
     let memory = rig.memory(len);
     memory.fill(0, &vec![0xa5; len]);
     let read = ReadOp {
-        key,
         offset,
-        target: memory.target(0..len),
         object_len: object_len as u64,
-        tag: None,
-        by_transport: false,
+        ..ReadOp::whole(key, memory.target(0..len))
     };
     let result = super::rig::only(rig.engine().read_batch(&[read]));
     if result.is_err() {
@@ -132,12 +108,9 @@ fn read_range(rig: &Rig, key: &str, offset: u64, len: usize, object_len: usize) 
     Ok(memory.bytes(0..len))
 }
 
-/// Clause 2: where ranges are claimed, the bytes come from `offset` on.
+/// Clause 2: the bytes come from `offset` on.
 pub fn ranges_come_from_their_offset(factory: &Factory<'_>) {
     let Some(rig) = factory() else { return };
-    if !rig.engine().capabilities().ranges {
-        return;
-    }
     let bytes = pattern(5, 20_000);
     let key = rig.key("range");
     rig.put(&key, &bytes);
@@ -160,9 +133,6 @@ pub fn ranges_come_from_their_offset(factory: &Factory<'_>) {
 /// Clause 2: a range that the object does not have is refused, also where its end overflows.
 pub fn ranges_past_the_end_are_refused(factory: &Factory<'_>) {
     let Some(rig) = factory() else { return };
-    if !rig.engine().capabilities().ranges {
-        return;
-    }
     let key = rig.key("range");
     rig.put(&key, &pattern(5, 1000));
     for (offset, len) in [

@@ -1,5 +1,5 @@
 //! Clause 6: memory that the engine knows, and memory that it does not.
-use super::rig::{any_tag, assert_same, only};
+use super::rig::{any_tag, assert_same, expect_fault, only};
 use super::{Factory, Rig, RigMemory, pattern};
 use crate::{FaultKind, ReadOp, RegisterError, Registration, WriteOp};
 use tensorlease_memory::{Region, limits::page_bytes};
@@ -19,19 +19,11 @@ fn part(memory: &RigMemory, at: usize, len: usize) -> Region {
 fn assert_refused(rig: &Rig, key: &str, memory: &RigMemory, at: usize) {
     let len = memory.region().len;
     memory.fill(0, &vec![0x5a; len]);
-    let read = ReadOp {
-        key,
-        offset: 0,
-        target: memory.target(at..at + 1000),
-        object_len: 1000,
-        tag: None,
-        by_transport: false,
-    };
-    let fault = only(rig.engine().read_batch(&[read])).expect_err("memory outside a registration");
-    assert_eq!(
-        fault.kind,
+    let read = ReadOp::whole(key, memory.target(at..at + 1000));
+    expect_fault(
+        only(rig.engine().read_batch(&[read])),
         FaultKind::Unregistered,
-        "memory outside a registration: {fault}"
+        "memory outside a registration",
     );
     assert_same(&memory.bytes(0..len), &vec![0x5a; len]);
 }
@@ -59,14 +51,7 @@ pub fn unregistered_memory_is_refused_and_untouched(factory: &Factory<'_>) {
     assert_refused(&rig, &key, &memory, 2 * page - 500);
     assert_refused(&rig, &key, &memory, 2 * page);
     // The keys beside a refused one are served.
-    let read = |at: usize| ReadOp {
-        key: &key,
-        offset: 0,
-        target: memory.target(at..at + 1000),
-        object_len: 1000,
-        tag: None,
-        by_transport: false,
-    };
+    let read = |at: usize| ReadOp::whole(&key, memory.target(at..at + 1000));
     let results = engine.read_batch(&[read(0), read(2 * page), read(page)]);
     assert_eq!(
         (&results[0], &results[2]),
@@ -81,11 +66,10 @@ pub fn unregistered_memory_is_refused_and_untouched(factory: &Factory<'_>) {
         segments: &segments,
         tag: &any_tag(),
     };
-    let fault = only(engine.write_batch(&[write])).expect_err("a segment outside a registration");
-    assert_eq!(
-        fault.kind,
+    expect_fault(
+        only(engine.write_batch(&[write])),
         FaultKind::Unregistered,
-        "a segment outside a registration: {fault}"
+        "a segment outside a registration",
     );
     assert_eq!(
         engine.contains_batch(&[&never]),
@@ -170,14 +154,7 @@ pub fn free_registration_takes_any_memory(factory: &Factory<'_>) {
         Ok(()),
         "a write from any memory"
     );
-    let read = ReadOp {
-        key: &key,
-        offset: 0,
-        target: memory.target(4000..5000),
-        object_len: 1000,
-        tag: None,
-        by_transport: false,
-    };
+    let read = ReadOp::whole(&key, memory.target(4000..5000));
     assert_eq!(
         only(rig.engine().read_batch(&[read])),
         Ok(1000),

@@ -1,10 +1,10 @@
 //! Clause 8: removal.
+use super::rig::expect_fault;
 use super::{Factory, Rig, pattern};
 use crate::FaultKind;
 
 fn assert_gone(rig: &Rig, key: &str, len: usize) {
-    let fault = rig.read(key, len).expect_err("a removed object");
-    assert_eq!(fault.kind, FaultKind::NotFound, "a removed object: {fault}");
+    expect_fault(rig.read(key, len), FaultKind::NotFound, "a removed object");
     assert_eq!(
         rig.engine().contains_batch(&[key]),
         [Ok(false)],
@@ -19,11 +19,7 @@ pub fn removed_objects_are_gone(factory: &Factory<'_>) {
     rig.put(&kept, &pattern(0, 500));
     for round in 1..4 {
         rig.put(&key, &pattern(round, 1000));
-        assert_eq!(
-            rig.engine().remove_batch(&[&key]),
-            [Ok(true)],
-            "an object that is there"
-        );
+        rig.remove(&key);
         assert_gone(&rig, &key, 1000);
     }
     rig.expect(&kept, &pattern(0, 500));

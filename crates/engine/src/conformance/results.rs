@@ -1,5 +1,5 @@
 //! Clauses 1, 4 and 11: one result per key, in order, and each on its own.
-use super::rig::{any_tag, assert_same};
+use super::rig::{any_tag, assert_same, expect_fault};
 use super::{Factory, pattern};
 use crate::{FaultKind, ReadOp, WriteOp};
 use tensorlease_memory::Source;
@@ -16,14 +16,7 @@ pub fn results_come_in_the_order_of_the_keys(factory: &Factory<'_>) {
         .for_each(|index| rig.put(&keys[index], &pattern(index as u64, 100 + index)));
     let memory = rig.memory(40 * 200);
     let reads: Vec<ReadOp<'_>> = (0..40)
-        .map(|index| ReadOp {
-            key: &keys[index],
-            offset: 0,
-            target: memory.target(index * 200..index * 200 + 100 + index),
-            object_len: 100 + index as u64,
-            tag: None,
-            by_transport: false,
-        })
+        .map(|index| ReadOp::whole(&keys[index], memory.target(index * 200..index * 200 + 100 + index)))
         .collect();
     let results = engine.read_batch(&reads);
     assert_eq!(results.len(), 40, "one result per key of a read");
@@ -74,21 +67,13 @@ pub fn a_missing_key_leaves_the_others_unaffected(factory: &Factory<'_>) {
     rig.put(&last, &pattern(2, 5000));
     let memory = rig.memory(15_000);
     memory.fill(0, &[0xa5; 15_000]);
-    let read = |key, at: usize| ReadOp {
-        key,
-        offset: 0,
-        target: memory.target(at..at + 5000),
-        object_len: 5000,
-        tag: None,
-        by_transport: false,
-    };
+    let read = |key, at: usize| ReadOp::whole(key, memory.target(at..at + 5000));
     let results = rig
         .engine()
         .read_batch(&[read(&first, 0), read(&missing, 5000), read(&last, 10_000)]);
     assert_eq!(results[0], Ok(5000), "the key before a missing one");
     assert_eq!(results[2], Ok(5000), "the key after a missing one");
-    let fault = results[1].as_ref().expect_err("the missing key");
-    assert_eq!(fault.kind, FaultKind::NotFound, "the missing key");
+    expect_fault(results[1].clone(), FaultKind::NotFound, "the missing key");
     assert_same(&memory.bytes(0..5000), &pattern(1, 5000));
     assert_same(&memory.bytes(10_000..15_000), &pattern(2, 5000));
 }
@@ -113,14 +98,7 @@ pub fn a_full_batch_is_served(factory: &Factory<'_>) {
     };
     let results = rig.engine().write_batch(&(0..count).map(write).collect::<Vec<_>>());
     assert_eq!(results, vec![Ok(()); count], "a full batch is written");
-    let read = |index: usize| ReadOp {
-        key: &keys[index],
-        offset: 0,
-        target: read_back.target(index * 100..index * 100 + 100),
-        object_len: 100,
-        tag: None,
-        by_transport: false,
-    };
+    let read = |index: usize| ReadOp::whole(&keys[index], read_back.target(index * 100..index * 100 + 100));
     let results = rig.engine().read_batch(&(0..count).map(read).collect::<Vec<_>>());
     assert_eq!(results, vec![Ok(100); count], "a full batch is read");
     assert_same(&read_back.bytes(0..count * 100), &bytes);

@@ -1,10 +1,14 @@
 //! An engine under test, and memory that it accepts.
-use crate::{Engine, Fault, ReadOp, Registration, Tag, WriteOp};
+use crate::{Engine, Fault, FaultKind, ReadOp, Registration, Tag, WriteOp};
 use std::ops::Range;
 use std::sync::Arc;
 use tensorlease_memory::{
     CopyMode, Mapping, MappingKind, Region, SlabMemory, SlabSource, Source, Target, copy, limits::page_bytes,
 };
+
+/// Makes a fresh engine for each check. `None`: this engine can't exist on this machine; the check then passes without
+/// having run, so the factory should say why (or panic where that must not happen).
+pub type Factory<'a> = dyn Fn() -> Option<Rig> + 'a;
 
 /// One fresh engine and what a check needs to use it.
 pub struct Rig {
@@ -122,16 +126,20 @@ impl Rig {
     pub(super) fn read_tagged(&self, key: &str, len: usize, tag: Option<&Tag>) -> Result<Vec<u8>, Fault> {
         let memory = self.memory(len);
         let read = ReadOp {
-            key,
-            offset: 0,
-            target: memory.target(0..len),
-            object_len: len as u64,
             tag,
-            by_transport: false,
+            ..ReadOp::whole(key, memory.target(0..len))
         };
         let read = only(self.engine.read_batch(&[read]))?;
         assert_eq!(read, len as u64, "a complete read returns the bytes asked for");
         Ok(memory.bytes(0..len))
+    }
+
+    /// Removes an object that is there.
+    ///
+    /// # Panics
+    /// Where it is not.
+    pub(super) fn remove(&self, key: &str) {
+        assert_eq!(self.engine.remove_batch(&[key]), [Ok(true)], "an object that is there");
     }
 
     /// Reads a whole object and compares it.
@@ -245,6 +253,12 @@ pub(super) fn only<T>(results: Vec<T>) -> T {
         (Some(result), None) => result,
         _ => panic!("a call with one key returns one result"),
     }
+}
+
+/// A call that must fail, for this reason and no other.
+pub(super) fn expect_fault<T: std::fmt::Debug>(result: Result<T, Fault>, kind: FaultKind, what: &str) {
+    let fault = result.expect_err(what);
+    assert_eq!(fault.kind, kind, "{what}: {fault}");
 }
 
 /// Like `assert_eq`, but names the first difference instead of printing megabytes.

@@ -23,14 +23,7 @@ pub fn calls_and_objects_are_counted(factory: &Factory<'_>) {
         );
     }
     for key in ["counted", "missing"].map(|name| rig.key(name)) {
-        let read = ReadOp {
-            key: &key,
-            offset: 0,
-            target: memory.target(0..100),
-            object_len: 100,
-            tag: None,
-            by_transport: false,
-        };
+        let read = ReadOp::whole(&key, memory.target(0..100));
         only(engine.read_batch(&[read])).expect_err("the store is empty");
     }
     assert_eq!(

@@ -1,5 +1,5 @@
 //! Clause 7: what a write leaves in the store.
-use super::rig::{any_tag, only};
+use super::rig::{any_tag, expect_fault, only};
 use super::{Factory, pattern};
 use crate::{FaultKind, WriteOp};
 use tensorlease_memory::Source;
@@ -44,12 +44,7 @@ pub fn a_replace_may_change_the_size(factory: &Factory<'_>) {
         rig.put(&key, &bytes);
         rig.expect(&key, &bytes);
         if let Some(old_len) = old.replace(len) {
-            let fault = rig.read(&key, old_len).expect_err("the replaced object");
-            assert_eq!(
-                fault.kind,
-                FaultKind::Mismatch,
-                "the replaced object of {old_len} bytes is gone: {fault}"
-            );
+            expect_fault(rig.read(&key, old_len), FaultKind::Mismatch, "the replaced object");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An engine whose calls wait until a test lets them through.
 use crate::forward;
-use crate::{Capabilities, Engine, Fault, ObjectInfo, ReadOp, WriteOp};
+use crate::{Capabilities, Engine};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -97,42 +97,17 @@ impl Gated {
             gate,
         }
     }
+
+    fn pass(&self) {
+        self.gate.pass();
+    }
 }
 
 impl Engine for Gated {
     forward!(register, unregister, asides, close);
+    forward!(@ objects_after pass);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
-        self.gate.pass();
-        self.inner.read_batch(reads)
-    }
-
-    fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
-        self.gate.pass();
-        self.inner.write_batch(writes)
-    }
-
-    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.gate.pass();
-        self.inner.remove_batch(keys)
-    }
-
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        self.gate.pass();
-        self.inner.remove_prefix(prefix)
-    }
-
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        self.gate.pass();
-        self.inner.contains_batch(keys)
-    }
-
-    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        self.gate.pass();
-        self.inner.describe_batch(keys)
     }
 }

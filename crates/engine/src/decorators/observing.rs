@@ -2,7 +2,7 @@
 use crate::forward;
 use crate::{CloseError, Engine, Fault, ObjectInfo, ReadOp, RegisterError, WriteOp};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tensorlease_memory::Region;
+use tensorlease_memory::{Region, Source};
 
 /// One key of a recorded read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,11 +109,10 @@ fn observed_read(read: &ReadOp<'_>) -> ObservedRead {
 }
 
 fn observed_write(write: &WriteOp<'_>) -> (String, Vec<Region>) {
-    let regions = write.segments.iter().map(|segment| Region {
-        addr: segment.addr(),
-        len: segment.len(),
-    });
-    (write.key.to_owned(), regions.collect())
+    (
+        write.key.to_owned(),
+        write.segments.iter().map(Source::region).collect(),
+    )
 }
 
 impl Engine for Observing {

@@ -1,6 +1,6 @@
 //! An engine that takes its time.
 use crate::forward;
-use crate::{Capabilities, Engine, Fault, ObjectInfo, ReadOp, WriteOp};
+use crate::{Capabilities, Engine};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -24,42 +24,17 @@ impl Slow {
             pause,
         }
     }
+
+    fn pause(&self) {
+        sleep(self.pause);
+    }
 }
 
 impl Engine for Slow {
     forward!(register, unregister, asides, close);
+    forward!(@ objects_after pause);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
-        sleep(self.pause);
-        self.inner.read_batch(reads)
-    }
-
-    fn write_batch(&self, writes: &[WriteOp<'_>]) -> Vec<Result<(), Fault>> {
-        sleep(self.pause);
-        self.inner.write_batch(writes)
-    }
-
-    fn remove_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        sleep(self.pause);
-        self.inner.remove_batch(keys)
-    }
-
-    fn remove_prefix(&self, prefix: &str) -> Result<u64, Fault> {
-        sleep(self.pause);
-        self.inner.remove_prefix(prefix)
-    }
-
-    fn contains_batch(&self, keys: &[&str]) -> Vec<Result<bool, Fault>> {
-        sleep(self.pause);
-        self.inner.contains_batch(keys)
-    }
-
-    fn describe_batch(&self, keys: &[&str]) -> Vec<Result<Option<ObjectInfo>, Fault>> {
-        sleep(self.pause);
-        self.inner.describe_batch(keys)
     }
 }

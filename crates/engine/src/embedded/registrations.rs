@@ -1,8 +1,6 @@
 //! Memory known to the engine: pinned in the kernel, or only counted.
 use crate::{CloseError, RegisterError};
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use tensorlease_memory::Region;
 use tensorlease_memory::pin::{PinError, Pinner};
 
@@ -11,11 +9,8 @@ use tensorlease_memory::pin::{PinError, Pinner};
 pub(super) enum Registrations {
     /// Any memory will do; bytes are counted so that the calls can be seen.
     Counted { bytes: AtomicU64 },
-    /// Transfers need memory inside one of these regions (address to length).
-    Pinned {
-        pinner: Box<Pinner>,
-        regions: Mutex<BTreeMap<usize, usize>>,
-    },
+    /// Transfers need memory inside one pinned region.
+    Pinned(Box<Pinner>),
 }
 
 impl Registrations {
@@ -29,24 +24,17 @@ impl Registrations {
         let pinner = Pinner::new().map_err(|error| RegisterError::Unsupported {
             source: Box::new(error),
         })?;
-        Ok(Self::Pinned {
-            pinner: Box::new(pinner),
-            regions: Mutex::new(BTreeMap::new()),
-        })
+        Ok(Self::Pinned(Box::new(pinner)))
     }
 
     pub(super) fn register(&self, region: Region) -> Result<(), RegisterError> {
         match self {
             Self::Counted { bytes } => {
                 bytes.fetch_add(region.len as u64, Relaxed);
+                Ok(())
             }
-            Self::Pinned { pinner, regions } => {
-                pinner.pin(region).map_err(|error| in_contract_terms(region, error))?;
-                let mut regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
-                regions.insert(region.addr, region.len);
-            }
+            Self::Pinned(pinner) => pinner.pin(region).map_err(|error| in_contract_terms(region, error)),
         }
-        Ok(())
     }
 
     pub(super) fn unregister(&self, region: Region) -> Result<(), RegisterError> {
@@ -55,21 +43,17 @@ impl Registrations {
                 // More unregistered than registered is a caller's slip that costs nothing here: the count stops at 0.
                 let less = |now: u64| Some(now.saturating_sub(region.len as u64));
                 let _always_some = bytes.fetch_update(Relaxed, Relaxed, less);
+                Ok(())
             }
-            Self::Pinned { pinner, regions } => {
-                pinner.unpin(region).map_err(|error| in_contract_terms(region, error))?;
-                let mut regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
-                regions.remove(&region.addr);
-            }
+            Self::Pinned(pinner) => pinner.unpin(region).map_err(|error| in_contract_terms(region, error)),
         }
-        Ok(())
     }
 
     /// May a transfer use this memory?
     pub(super) fn allows(&self, region: Region) -> bool {
         match self {
             Self::Counted { .. } => true,
-            Self::Pinned { pinner, .. } => pinner.covers(region),
+            Self::Pinned(pinner) => pinner.covers(region),
         }
     }
 
@@ -77,25 +61,17 @@ impl Registrations {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Counted { bytes } => bytes.load(Relaxed),
-            Self::Pinned { pinner, .. } => pinner.pinned_bytes(),
+            Self::Pinned(pinner) => pinner.pinned_bytes(),
         }
     }
 
     /// Unpins whatever is still registered; the first failure is reported after all were tried.
     pub(super) fn close(self) -> Result<(), CloseError> {
-        let Self::Pinned { pinner, regions } = self else {
-            return Ok(());
-        };
-        let regions = regions.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let unpinned = regions
-            .into_iter()
-            .map(|(addr, len)| pinner.unpin(Region { addr, len }));
-        let failures: Vec<PinError> = unpinned.filter_map(Result::err).collect();
-        match failures.into_iter().next() {
-            Some(first) => Err(CloseError::Failed {
+        match self {
+            Self::Counted { .. } => Ok(()),
+            Self::Pinned(pinner) => pinner.unpin_all().map_err(|first| CloseError::Failed {
                 source: Box::new(first),
             }),
-            None => Ok(()),
         }
     }
 }

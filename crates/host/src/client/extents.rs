@@ -1,7 +1,8 @@
 //! Slabs of the client's own arena: blocks of the daemon's.
 //!
-//! The pool makes a slab on a thread of its own, which waits as long as the daemon takes: a daemon with an engine behind it may have to register memory
-//! first, and one that is stopped does not answer.
+//! The pool makes a slab on a thread of its own, which waits as long as the daemon takes. A daemon with an engine
+//! behind it may have to register memory first. A stopped daemon does not answer.
+use super::messages::unexpected;
 use super::returns::Returned;
 use super::session::Session;
 use crate::wire::{Answer, Request, Reservation};
@@ -24,61 +25,56 @@ impl Extents {
 
 impl SlabSource for Extents {
     fn make(&self, len: usize) -> Result<SlabMemory, NoSlab> {
+        let session = &self.session;
+        let request = Request::Extent { len: len as u64 };
+        let answer = session.ask(&request, |answer, session| match answer {
+            Answer::Extent {
+                reservation: Reservation::Block { ticket, position },
+            } => {
+                let mut slabs = session.slabs();
+                let (shown, start) = slabs.find(position)?;
+                Ok(Ok((ticket, Arc::clone(shown.mapping()), start)))
+            }
+            Answer::Extent {
+                reservation: Reservation::Full { free },
+            } => Ok(Err(NoSlab::Full { free })),
+            Answer::NoExtent { why, registration } => Ok(Err(NoSlab::Refused {
+                why: format!("the host's daemon can't have more: {why}"),
+                registration,
+            })),
+            other => Err(unexpected(&other)),
+        });
         let gone = |fault: Fault| NoSlab::Gone {
             why: fault.message.into_owned(),
         };
-        let slab = lent(&self.session, len).map_err(gone)??;
+        let (ticket, mapping, start) = answer.map_err(gone)??;
+        let addr = mapping.region().addr + start;
+        let region = Region { addr, len };
+        session.lent.add(region, ticket);
+        let extent = Arc::new(Extent {
+            session: Arc::clone(session),
+            region,
+            ticket,
+        });
+        let slab = SlabMemory::part(mapping, start..start + len, extent);
         slab.populate()?;
         Ok(slab)
     }
 }
 
-fn lent(session: &Arc<Session>, len: usize) -> Result<Result<SlabMemory, NoSlab>, Fault> {
-    let request = Request::Extent { len: len as u64 };
-    let answer = session.ask(&request, |answer, session| match answer {
-        Answer::Extent {
-            reservation: Reservation::Block { ticket, position },
-        } => {
-            let mut slabs = session.slabs();
-            let (shown, start) = slabs.find(position)?;
-            Ok(Ok((ticket, Arc::clone(shown.mapping()), start)))
-        }
-        Answer::Extent {
-            reservation: Reservation::Full { free },
-        } => Ok(Err(NoSlab::Full { free })),
-        Answer::NoExtent { why, registration } => Ok(Err(NoSlab::Refused {
-            why: format!("the host's daemon can't have more: {why}"),
-            registration,
-        })),
-        other => Err(super::unexpected(&other)),
-    });
-    let (ticket, mapping, start) = match answer? {
-        Ok(lent) => lent,
-        Err(none) => return Ok(Err(none)),
-    };
-    let addr = mapping.region().addr + start;
-    session.lent().add(Region { addr, len }, ticket);
-    let extent = Arc::new(Extent {
-        session: Arc::clone(session),
-        addr,
-        ticket,
-    });
-    Ok(Ok(SlabMemory::part(mapping, start..start + len, extent)))
-}
-
-/// Goes back to the daemon when the slab's last block has gone. With it, the last of them lets go of the connection.
+/// Goes back to the daemon when the slab's last block has gone. The last extent lets go of the connection.
 struct Extent {
     session: Arc<Session>,
     /// Where it lies here.
-    addr: usize,
+    region: Region,
     ticket: u64,
 }
 
 impl Drop for Extent {
-    /// Where the store is closed already, this runs in the thread that drops the slab's last tensor.
+    /// If the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
-            self.session.lent().remove(self.addr);
+            self.session.lent.remove(self.region);
         }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }

@@ -1,17 +1,20 @@
-//! Further connections of a client whose daemon has an engine behind it: a call on that engine may last, and has one to itself meanwhile.
-use super::session::{ConnectError, Session, connected, refused};
-use crate::place::SocketPath;
+//! Lanes: further connections of a client whose daemon has an engine behind it. A call on that engine may last, so each
+//! has a lane to itself.
+use super::connect::{self, Connection};
+use super::messages::{refused, unavailable};
+use super::session::Session;
+use crate::lock::lock;
 use crate::socket::{self, Broken, FrameReader};
-use crate::wire::{Answer, Reply, Request, VERSION};
+use crate::wire::{Answer, Reply, Request};
 use rustix::net::sockopt::{self, Timeout};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::Fault;
 
-/// More calls at once wait for one that ends. A client gives its engine up long before that many hang.
+/// Most calls at once. A further call waits for one to end. A client gives its engine up long before that many hang.
 const LANES_MAX: usize = 48;
-/// How often a call that waits looks whether the engine has been closed.
+/// How often a waiting call checks whether the engine was closed.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// One connection, one call at a time.
@@ -31,7 +34,7 @@ pub(super) struct Lanes {
 #[derive(Default)]
 struct State {
     idle: Vec<Lane>,
-    /// Of all lanes, those that are in a call included.
+    /// Of all lanes, also those that are in a call.
     sockets: Vec<Weak<OwnedFd>>,
     open: usize,
     closed: bool,
@@ -41,12 +44,12 @@ struct State {
 pub(super) enum Unanswered {
     /// It never reached the engine.
     Unasked(Fault),
-    /// It may have, and may still run there.
+    /// It may have reached the engine, and may still run there.
     Unknown(Fault),
 }
 
 impl Unanswered {
-    /// For calls that move no bytes it is all one.
+    /// For calls that move no bytes both are the same.
     pub(super) fn fault(self) -> Fault {
         match self {
             Self::Unasked(fault) | Self::Unknown(fault) => fault,
@@ -64,19 +67,13 @@ impl Lanes {
     ) -> Result<T, Unanswered> {
         let mut lane = self.take(session).map_err(Unanswered::Unasked)?;
         let answered = lane.round_trip(session, request, read);
-        let sound = matches!(&answered, Ok(Ok(_)));
-        self.put_back(sound.then_some(lane));
-        match answered {
-            Ok(Ok(answer)) => Ok(answer),
-            // What came is no answer to this call.
-            Ok(Err(fault)) => Err(Unanswered::Unknown(fault)),
-            Err(unanswered) => Err(unanswered),
-        }
+        self.put_back(answered.is_ok().then_some(lane));
+        answered
     }
 
-    /// Ends all of them, under whoever waits on one.
+    /// Ends all lanes. Calls that wait on one fail.
     pub(super) fn close(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.closed = true;
         state.idle.clear();
         state
@@ -89,7 +86,7 @@ impl Lanes {
     }
 
     fn take(&self, session: &Session) -> Result<Lane, Fault> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         loop {
             if state.closed {
                 return Err(Fault::closed());
@@ -106,7 +103,7 @@ impl Lanes {
         state.open += 1;
         drop(state);
         let made = Lane::connect(session);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let made = made.and_then(|lane| if state.closed { Err(Fault::closed()) } else { Ok(lane) });
         match made {
             Ok(lane) => {
@@ -123,7 +120,7 @@ impl Lanes {
 
     /// None: it has ended.
     fn put_back(&self, lane: Option<Lane>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match lane {
             Some(lane) if !state.closed => state.idle.push(lane),
             _ => state.open -= 1,
@@ -131,39 +128,18 @@ impl Lanes {
         drop(state);
         self.changed.notify_one();
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Lane {
     fn connect(session: &Session) -> Result<Self, Fault> {
-        let unavailable = |message: String| Fault::new(FaultKind::Unavailable, 0, message);
-        let place = SocketPath::new(session.socket_path()).map_err(|error| unavailable(error.to_string()))?;
-        let (socket, _) =
-            connected(&place).map_err(|error: ConnectError| unavailable(format!("{error}; open a new store")))?;
-        let mut lane = Self {
-            socket: Arc::new(socket),
-            reader: FrameReader::new(false),
-            out: Vec::new(),
-        };
-        let hello = Request::Hello {
-            version: VERSION,
-            lane_of: session.number(),
-        };
-        let welcome = |answer: Answer<'_>| match answer {
-            Answer::Welcome { .. } => Ok(()),
-            other => Err(super::unexpected(&other)),
-        };
-        match lane.round_trip(session, &hello, welcome) {
-            Ok(welcomed) => welcomed?,
-            Err(unanswered) => return Err(unanswered.fault()),
-        }
-        // From now on calls may last; whoever waits for one looks up now and then.
-        sockopt::set_socket_timeout(&*lane.socket, Timeout::Recv, Some(SLICE))
+        let (connection, _) = connect::welcomed(&session.place, session.number)
+            .map_err(|error| unavailable(format!("{error}; open a new store")))?;
+        let Connection { socket, reader, out } = connection;
+        // From now on calls may last. A waiting call wakes up now and then.
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(SLICE))
             .map_err(|errno| unavailable(format!("the daemon's socket can't be used: {errno}")))?;
-        Ok(lane)
+        let socket = Arc::new(socket);
+        Ok(Self { socket, reader, out })
     }
 
     /// Why the daemon hung up, if it said so.
@@ -180,22 +156,21 @@ impl Lane {
         session: &Session,
         request: &Request<'_>,
         read: impl FnOnce(Answer<'_>) -> Result<T, Fault>,
-    ) -> Result<Result<T, Fault>, Unanswered> {
+    ) -> Result<T, Unanswered> {
         self.out.clear();
         request.encode(&mut self.out);
         let socket = self.socket.as_fd();
-        // What has not been sent whole is never done.
+        // A message that was not sent whole is never served.
         if let Err(error) = socket::send(socket, &self.out) {
-            return Err(Unanswered::Unasked(
-                self.turned_away().unwrap_or_else(|| session.gone(&error)),
-            ));
+            let why = self.turned_away().unwrap_or_else(|| session.gone(&error));
+            return Err(Unanswered::Unasked(why));
         }
-        let unknown = |error: &Broken| Unanswered::Unknown(session.gone(error));
-        let body = self.reader.next_however_long(socket).map_err(|error| unknown(&error))?;
-        let reply = Reply::decode(body).map_err(|error| unknown(&error.into()))?;
-        match reply.answer {
+        let unknown = |error: Broken| Unanswered::Unknown(session.gone(&error));
+        let body = self.reader.next_however_long(socket).map_err(unknown)?;
+        match Reply::decode(body).map_err(|error| unknown(error.into()))?.answer {
             Answer::Refused { why } => Err(Unanswered::Unasked(refused(why))),
-            answer => Ok(read(answer)),
+            // After a fault here the call may run: what came is no answer to it.
+            answer => read(answer).map_err(Unanswered::Unknown),
         }
     }
 }

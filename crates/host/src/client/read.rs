@@ -1,8 +1,8 @@
-//! Reads: where the objects lie in one round trip, then copies by the calling thread.
+//! Reads: one round trip says where the objects lie, then the calling thread copies them.
+use super::messages::{PerKey, in_messages, unexpected};
 use super::returns::Returned;
 use super::session::{Session, Slabs};
 use super::shown::Shown;
-use super::{in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
 use tensorlease_engine::{Fault, FaultKind, ReadOp};
@@ -14,7 +14,7 @@ struct Found {
     start: usize,
 }
 
-pub(super) fn batch(session: &Session, reads: &[ReadOp<'_>]) -> Result<Vec<Result<u64, Fault>>, Fault> {
+pub(super) fn batch(session: &Session, reads: &[ReadOp<'_>]) -> PerKey<u64> {
     let keys: Vec<&str> = reads.iter().map(|read| read.key).collect();
     let mode = CopyMode::for_group(reads.iter().map(|read| read.target.len()).sum());
     in_messages(&keys, |range| {
@@ -22,12 +22,7 @@ pub(super) fn batch(session: &Session, reads: &[ReadOp<'_>]) -> Result<Vec<Resul
     })
 }
 
-fn message(
-    session: &Session,
-    keys: &[&str],
-    reads: &[ReadOp<'_>],
-    mode: CopyMode,
-) -> Result<Vec<Result<u64, Fault>>, Fault> {
+fn message(session: &Session, keys: &[&str], reads: &[ReadOp<'_>], mode: CopyMode) -> PerKey<u64> {
     let request = Request::Pin {
         separate: false,
         keys: keys.to_vec(),
@@ -60,7 +55,7 @@ fn message(
     Ok(results)
 }
 
-/// The very object that is pinned must be the one that is expected.
+/// Finds the bytes of a pinned object. It must be the object that is expected.
 fn find(slabs: &mut Slabs<'_>, object: &Pinned<'_>, read: &ReadOp<'_>) -> Result<Found, Fault> {
     let mismatch = |message: String| Err(Fault::new(FaultKind::Mismatch, 0, message));
     let len = object.position.len;

@@ -1,44 +1,43 @@
-//! Which memory the daemon's engine may be asked to move bytes in and out of: extents, and what the client registered.
+//! Memory that the daemon's engine may move bytes in and out of: extents, and what the client registered.
+use crate::lock::lock;
 use crate::wire::Span;
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use tensorlease_engine::RegisterError;
-use tensorlease_memory::{Region, RegionSet};
+use tensorlease_memory::{Region, RegionMap};
 
 /// Extents that this client has, by their addresses here.
 #[derive(Debug, Default)]
 pub(super) struct LentExtents {
-    /// Address to length and ticket. They don't overlap.
-    extents: Mutex<BTreeMap<usize, (usize, u64)>>,
+    /// With the ticket of each.
+    extents: Mutex<RegionMap<u64>>,
 }
 
 impl LentExtents {
     pub(super) fn add(&self, region: Region, ticket: u64) {
-        lock(&self.extents).insert(region.addr, (region.len, ticket));
+        lock(&self.extents).insert(region, ticket);
     }
 
-    pub(super) fn remove(&self, addr: usize) {
-        lock(&self.extents).remove(&addr);
+    pub(super) fn remove(&self, region: Region) {
+        lock(&self.extents).remove(region);
     }
 
-    /// The region as the daemon knows it; `None`: it is not inside one extent.
+    /// The region as the daemon knows it. None: it is not inside one extent.
     pub(super) fn span(&self, region: Region) -> Option<Span> {
         let extents = lock(&self.extents);
-        let (addr, (len, ticket)) = extents.range(..=region.addr).next_back()?;
-        let extent = Region { addr: *addr, len: *len };
-        extent.contains(region).then(|| Span {
+        let (extent, ticket) = extents.find(region)?;
+        Some(Span {
             ticket: *ticket,
-            offset: (region.addr - addr) as u64,
+            offset: (region.addr - extent.addr) as u64,
             len: region.len as u64,
         })
     }
 }
 
-/// Regions that the client registered, wherever they lie. No message is needed for that: the daemon's memory is registered already, and other
-/// memory is staged in it.
+/// Regions that the client registered. No message is sent for them: the daemon's memory is registered already, and
+/// other memory is staged in it.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
-    regions: Mutex<RegionSet>,
+    regions: Mutex<RegionMap>,
 }
 
 impl Registered {
@@ -50,16 +49,13 @@ impl Registered {
         if regions.overlaps(region) {
             return Err(RegisterError::Overlap { addr: region.addr });
         }
-        regions.insert(region);
+        regions.insert(region, ());
         Ok(())
     }
 
     pub(super) fn unregister(&self, region: Region) -> Result<(), RegisterError> {
-        if lock(&self.regions).remove(region) {
-            Ok(())
-        } else {
-            Err(RegisterError::Unknown { addr: region.addr })
-        }
+        let known = lock(&self.regions).remove(region);
+        known.ok_or(RegisterError::Unknown { addr: region.addr })
     }
 
     /// Does one registration hold all of the region?
@@ -70,11 +66,6 @@ impl Registered {
     pub(super) fn bytes(&self) -> u64 {
         lock(&self.regions).bytes()
     }
-}
-
-/// Each change is one call of a map: no panic leaves it half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -98,7 +89,7 @@ mod tests {
         assert_eq!(span(1150, 50), Some((8, 50, 50)));
         assert_eq!(span(1050, 100), None, "across two extents");
         assert_eq!((span(999, 2), span(1200, 1)), (None, None));
-        lent.remove(1000);
+        lent.remove(region(1000, 100));
         assert_eq!(span(1000, 10), None);
     }
 }

@@ -1,13 +1,15 @@
-//! Calls on the engine behind a daemon. Bytes move between that engine and extents of this client; other memory is staged in one.
+//! Calls on the engine behind a daemon. It moves bytes in and out of extents of this client. Other memory is staged in
+//! an extent.
 use super::extents::Extents;
 use super::lanes::{Lanes, Unanswered};
+use super::messages::{PerKey, check_tag, in_messages, key_too_long, numbers, unavailable};
 use super::registered::Registered;
 use super::session::Session;
-use super::{in_messages, key_too_long, unexpected};
-use crate::wire::{Answer, Failure, Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store, TAG_BYTES_MAX};
+use crate::wire::{Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store};
+use std::ops::Range;
 use std::sync::Arc;
-use tensorlease_engine::{Capabilities, Fault, FaultKind, ObjectInfo, ReadOp, Registration, Tag, WriteOp};
-use tensorlease_memory::{CopyMode, NoSlab, Region, SlabMemory, SlabSource, Source, Target, copy, limits};
+use tensorlease_engine::{Fault, FaultKind, ReadOp, Tag, WriteOp};
+use tensorlease_memory::{CopyMode, NoSlab, Region, SlabMemory, SlabSource, Source, copy, limits};
 
 /// Where in a staging extent the next object begins.
 const STAGED_ALIGN: usize = 64;
@@ -20,191 +22,161 @@ pub(super) struct Relay {
     pub(super) name: String,
 }
 
-/// What a client of such a daemon claims. Transfers go to extents and to nothing else, so memory has to be registered; and one whose connection
-/// broke may still run in the daemon.
-pub(super) fn capabilities(claims: &crate::wire::Claims<'_>) -> Capabilities {
-    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX).max(1);
-    Capabilities {
-        name: "host",
-        registration: Registration::Required,
-        registration_bytes_max: claims.registration_bytes_max,
-        batch_keys_max: count(claims.batch_keys_max).min(LIST_MAX),
-        batch_bytes_max: claims.batch_bytes_max,
-        readers_worth: count(claims.readers_worth),
-        large_read_bytes_min: claims.large_read_bytes_min,
-        large_write_bytes_min: claims.large_write_bytes_min,
-        ranges: claims.ranges,
-        atomic_replace: claims.atomic_replace,
-        evicts: claims.evicts,
-        others_make_room: claims.others_make_room,
-        describes: claims.describes,
-        late_writes: true,
-        prompt: false,
-    }
+/// Where the bytes of one operation are, as the daemon knows them.
+struct Place {
+    spans: Vec<Span>,
+    /// Bytes of the staging extent, where the memory is in none of its own.
+    staged: Option<Range<usize>>,
 }
 
-/// Bytes of one operation: in an extent already, or staged in one from this byte on.
-enum Place {
-    Extent(Vec<Span>),
-    Staged { at: usize, len: usize },
-}
-
-/// Memory of the daemon for the time of one call.
+/// An extent for the time of one call.
+#[derive(Default)]
 struct Staging {
-    memory: SlabMemory,
-    span: Span,
+    bytes: usize,
+    memory: Option<SlabMemory>,
 }
 
 impl Staging {
-    /// `None`: nothing is staged.
-    fn of(session: &Arc<Session>, bytes: usize) -> Result<Option<Self>, Fault> {
+    /// Takes bytes for one operation.
+    fn take(&mut self, len: usize) -> Range<usize> {
+        let start = self.bytes;
+        self.bytes = (start + len).next_multiple_of(STAGED_ALIGN);
+        start..start + len
+    }
+
+    /// Borrows the extent, if one is needed, and gives each place that is staged its bytes.
+    fn make(&mut self, session: &Arc<Session>, places: &mut [Result<Place, Fault>]) -> Result<(), Fault> {
+        let bytes = self.bytes;
         if bytes == 0 {
-            return Ok(None);
+            return Ok(());
         }
         let none = |message: String| Fault::new(FaultKind::NoHandle, 0, message);
         let made = Extents::of(session).make(bytes.next_multiple_of(limits::page_bytes()));
         let memory = made.map_err(|error| match error {
-            NoSlab::Gone { why } => Fault::new(FaultKind::Unavailable, 0, why),
+            NoSlab::Gone { why } => unavailable(why),
             NoSlab::Full { .. } => none(format!("the host's arena has no {bytes} bytes to stage in just now")),
             error => none(format!("no memory of the host's to stage {bytes} bytes in: {error}")),
         })?;
-        let span = session.lent().span(memory.region());
-        let span = span.ok_or_else(|| none("an extent that is not one".to_owned()))?;
-        Ok(Some(Self { memory, span }))
-    }
-
-    fn span(&self, at: usize, len: usize) -> Span {
-        Span {
-            offset: self.span.offset + at as u64,
-            len: len as u64,
-            ..self.span
+        for place in places.iter_mut().flatten() {
+            if let Some(range) = place.staged.clone() {
+                let span = session.lent.span(memory.target(range).region());
+                place.spans = vec![span.ok_or_else(|| none("an extent that is not one".to_owned()))?];
+            }
         }
+        self.memory = Some(memory);
+        Ok(())
     }
 
-    fn target(&self, at: usize, len: usize) -> Target<'_> {
-        self.memory.target(at..at + len)
+    /// The bytes of a place that is staged.
+    fn of(&self, place: &Place) -> Option<(&SlabMemory, Range<usize>)> {
+        self.memory.as_ref().zip(place.staged.clone())
     }
-
-    fn source(&self, at: usize, len: usize) -> Source<'_> {
-        self.memory.source(at..at + len)
-    }
-}
-
-/// Takes bytes of a staging extent for one operation.
-fn stage(staged: &mut usize, len: usize) -> Place {
-    let at = *staged;
-    *staged = (at + len).next_multiple_of(STAGED_ALIGN);
-    Place::Staged { at, len }
 }
 
 impl Relay {
-    pub(super) fn read(&self, session: &Arc<Session>, reads: &[ReadOp<'_>]) -> Result<Vec<Result<u64, Fault>>, Fault> {
-        let mut staged = 0;
-        let places: Vec<Result<Place, Fault>> = reads
-            .iter()
-            .map(|read| {
-                let region = read.target.region();
-                check(read.key, region.len)?;
-                self.check_registered([region])?;
-                Ok(match session.lent().span(region) {
-                    Some(span) => Place::Extent(vec![span]),
-                    None => stage(&mut staged, region.len),
-                })
+    /// To the engine of this name.
+    pub(super) fn to(name: String) -> Self {
+        Self {
+            lanes: Lanes::default(),
+            registered: Registered::default(),
+            name,
+        }
+    }
+
+    pub(super) fn read(&self, session: &Arc<Session>, reads: &[ReadOp<'_>]) -> PerKey<u64> {
+        let mut staging = Staging::default();
+        let mut place = |read: &ReadOp<'_>| self.place(session, &mut staging, read.key, &[read.target.region()]);
+        let mut places: Vec<_> = reads.iter().map(&mut place).collect();
+        staging.make(session, &mut places)?;
+        let fetches = reads.iter().zip(&places).filter_map(|(read, place)| {
+            Some(Fetch {
+                key: read.key,
+                object_len: read.object_len,
+                offset: read.offset,
+                to: place.as_ref().ok()?.spans[0],
+                tag: read.tag.map(Tag::as_bytes),
+                by_transport: read.by_transport,
             })
-            .collect();
-        let staging = Staging::of(session, staged)?;
-        let (asked, spans) = placed(&places, staging.as_ref());
-        let fetches: Vec<Fetch<'_>> = asked
-            .iter()
-            .zip(&spans)
-            .map(|(&index, spans)| Fetch {
-                key: reads[index].key,
-                object_len: reads[index].object_len,
-                offset: reads[index].offset,
-                to: spans[0],
-                tag: reads[index].tag.map(Tag::as_bytes),
-                by_transport: reads[index].by_transport,
-            })
-            .collect();
+        });
+        let fetches: Vec<Fetch<'_>> = fetches.collect();
         let keys: Vec<&str> = fetches.iter().map(|fetch| fetch.key).collect();
         let answers = in_messages(&keys, |range| {
             let reads = fetches[range.clone()].to_vec();
             Ok(self.moved(session, range.len(), &Request::Fetch { reads }))
         })?;
-        let mut results = unasked(&places);
-        for (index, answer) in asked.into_iter().zip(answers) {
-            let answer = match (&places[index], &staging) {
-                (Ok(Place::Staged { at, len }), Some(staging)) => answer
-                    .inspect(|_| copy(staging.source(*at, *len), &reads[index].target, CopyMode::Cached))
-                    .map_err(of_staged),
-                _ => answer,
-            };
-            results[index] = Some(answer);
-        }
-        Ok(complete(results))
+        let results = with_answers(places, answers, |index, place, answer| match staging.of(&place) {
+            Some((memory, range)) => answer
+                .inspect(|_| copy(memory.source(range), &reads[index].target, CopyMode::Cached))
+                .map_err(of_staged),
+            None => answer,
+        });
+        Ok(results)
     }
 
-    pub(super) fn write(
-        &self,
-        session: &Arc<Session>,
-        writes: &[WriteOp<'_>],
-    ) -> Result<Vec<Result<(), Fault>>, Fault> {
-        let mut staged = 0;
-        let places: Vec<Result<Place, Fault>> = writes
-            .iter()
-            .map(|write| {
-                let len = write.segments.iter().map(Source::len).sum();
-                check(write.key, len)?;
-                self.check_registered(write.segments.iter().map(Source::region))?;
-                if TAG_BYTES_MAX < write.tag.as_bytes().len() {
-                    return Err(Fault::new(
-                        FaultKind::Refused,
-                        0,
-                        "the value has too many dimensions for a host's store",
-                    ));
-                }
-                let segments = write.segments.iter().filter(|segment| !segment.is_empty());
-                let spans: Option<Vec<Span>> = segments.map(|segment| session.lent().span(segment.region())).collect();
-                Ok(match spans.filter(|spans| spans.len() <= LIST_MAX) {
-                    Some(spans) => Place::Extent(spans),
-                    None => stage(&mut staged, len),
-                })
-            })
-            .collect();
-        let staging = Staging::of(session, staged)?;
+    pub(super) fn write(&self, session: &Arc<Session>, writes: &[WriteOp<'_>]) -> PerKey<()> {
+        let mut staging = Staging::default();
+        let mut place = |write: &WriteOp<'_>| {
+            check_tag(write.tag)?;
+            let regions: Vec<Region> = write.segments.iter().map(Source::region).collect();
+            self.place(session, &mut staging, write.key, &regions)
+        };
+        let mut places: Vec<_> = writes.iter().map(&mut place).collect();
+        staging.make(session, &mut places)?;
         for (write, place) in writes.iter().zip(&places) {
-            if let (Ok(Place::Staged { at, .. }), Some(staging)) = (place, &staging) {
-                let mut at = *at;
+            if let Some((memory, range)) = place.as_ref().ok().and_then(|place| staging.of(place)) {
+                let mut at = range.start;
                 for segment in write.segments {
-                    copy(*segment, &staging.target(at, segment.len()), CopyMode::Cached);
+                    copy(*segment, &memory.target(at..at + segment.len()), CopyMode::Cached);
                     at += segment.len();
                 }
             }
         }
-        let (asked, spans) = placed(&places, staging.as_ref());
-        let stores: Vec<Store<'_>> = asked
-            .iter()
-            .zip(spans)
-            .map(|(&index, from)| Store {
-                key: writes[index].key,
-                from,
-                tag: writes[index].tag.as_bytes(),
+        let stores = writes.iter().zip(&mut places).filter_map(|(write, place)| {
+            Some(Store {
+                key: write.key,
+                from: std::mem::take(&mut place.as_mut().ok()?.spans),
+                tag: write.tag.as_bytes(),
             })
-            .collect();
+        });
+        let stores: Vec<Store<'_>> = stores.collect();
         let answers = self.stored(session, &stores)?;
-        let mut results = unasked(&places);
-        for (index, answer) in asked.into_iter().zip(answers) {
-            let answer = match &places[index] {
-                Ok(Place::Staged { .. }) => answer.map_err(of_staged),
-                _ => answer,
-            };
-            results[index] = Some(answer.map(|_| ()));
-        }
-        Ok(complete(results))
+        let results = with_answers(places, answers, |_, place, answer| {
+            let done = answer.map(|_| ());
+            if place.staged.is_some() {
+                done.map_err(of_staged)
+            } else {
+                done
+            }
+        });
+        Ok(results)
     }
 
-    /// In messages of which each names as many bytes as one list may.
-    fn stored(&self, session: &Session, stores: &[Store<'_>]) -> Result<Vec<Result<u64, Fault>>, Fault> {
+    /// Where the memory of one operation is. If any of it is in no extent, all of it is staged.
+    fn place(&self, session: &Session, staging: &mut Staging, key: &str, memory: &[Region]) -> Result<Place, Fault> {
+        let refused = |kind, message| Err(Fault::new(kind, 0, message));
+        let len = memory.iter().map(|region| region.len).sum();
+        if KEY_BYTES_MAX < key.len() {
+            return Err(key_too_long(key));
+        }
+        if key.is_empty() || len == 0 {
+            return refused(FaultKind::Refused, "an object needs a key, and at least one byte");
+        }
+        let mut memory = memory.iter().filter(|region| region.len != 0);
+        if !memory.clone().all(|region| self.registered.contains(*region)) {
+            return refused(FaultKind::Unregistered, "the memory is not inside one registration");
+        }
+        let lent: Option<Vec<Span>> = memory.by_ref().map(|region| session.lent.span(*region)).collect();
+        Ok(match lent.filter(|spans| spans.len() <= LIST_MAX) {
+            Some(spans) => Place { spans, staged: None },
+            None => Place {
+                spans: Vec::new(),
+                staged: Some(staging.take(len)),
+            },
+        })
+    }
+
+    /// Sends the writes in messages that are not too long.
+    fn stored(&self, session: &Session, stores: &[Store<'_>]) -> PerKey<u64> {
         let mut answers = Vec::with_capacity(stores.len());
         let mut rest = stores;
         while !rest.is_empty() {
@@ -224,7 +196,7 @@ impl Relay {
         Ok(answers)
     }
 
-    /// One transfer. Where its answer is missing nobody knows whether it still runs.
+    /// One transfer. If its answer is missing, it may still run.
     fn moved(&self, session: &Session, keys: usize, request: &Request<'_>) -> Vec<Result<u64, Fault>> {
         let answered = self.lanes.ask(session, request, |answer| numbers(answer, keys));
         answered.unwrap_or_else(|unanswered| {
@@ -238,119 +210,31 @@ impl Relay {
             vec![Err(fault); keys]
         })
     }
-
-    /// One number per key of a call that moves no bytes.
-    pub(super) fn numbers(
-        &self,
-        session: &Session,
-        keys: usize,
-        request: &Request<'_>,
-    ) -> Result<Vec<Result<u64, Fault>>, Fault> {
-        let answered = self.lanes.ask(session, request, |answer| numbers(answer, keys));
-        answered.map_err(Unanswered::fault)
-    }
-
-    pub(super) fn describe(
-        &self,
-        session: &Session,
-        keys: &[&str],
-    ) -> Result<Vec<Result<Option<ObjectInfo>, Fault>>, Fault> {
-        let request = Request::Describe { keys: keys.to_vec() };
-        let answered = self.lanes.ask(session, &request, |answer| match answer {
-            Answer::Known { objects } if objects.len() == keys.len() => {
-                let info = |known: crate::wire::Known<'_>| ObjectInfo {
-                    len: known.len,
-                    tag: known.tag.map(Tag::new),
-                    version: known.version,
-                };
-                let objects = objects.into_iter();
-                Ok(objects
-                    .map(|object| object.map(|known| known.map(info)).map_err(fault))
-                    .collect())
-            }
-            other => Err(unexpected(&other)),
-        });
-        answered.map_err(Unanswered::fault)
-    }
-
-    fn check_registered(&self, regions: impl IntoIterator<Item = Region>) -> Result<(), Fault> {
-        if regions
-            .into_iter()
-            .all(|region| region.len == 0 || self.registered.contains(region))
-        {
-            return Ok(());
-        }
-        Err(Fault::new(
-            FaultKind::Unregistered,
-            0,
-            "the memory is not inside one registration",
-        ))
-    }
 }
 
 /// Most segments of one message.
 const SEGMENTS_MAX: usize = 32 * LIST_MAX;
 
-fn check(key: &str, len: usize) -> Result<(), Fault> {
-    if KEY_BYTES_MAX < key.len() {
-        return Err(key_too_long(key));
-    }
-    if key.is_empty() || len == 0 {
-        return Err(Fault::new(
-            FaultKind::Refused,
-            0,
-            "an object needs a key, and at least one byte",
-        ));
-    }
-    Ok(())
+/// The result of each operation: those that were refused here were not asked for.
+fn with_answers<T>(
+    places: Vec<Result<Place, Fault>>,
+    answers: Vec<Result<u64, Fault>>,
+    done: impl Fn(usize, Place, Result<u64, Fault>) -> Result<T, Fault>,
+) -> Vec<Result<T, Fault>> {
+    let mut answers = answers.into_iter();
+    let result = |(index, place): (usize, Result<Place, Fault>)| {
+        let place = place?;
+        let answer = answers.next().expect("each operation that was asked for has an answer");
+        done(index, place, answer)
+    };
+    places.into_iter().enumerate().map(result).collect()
 }
 
-/// Which operations are asked for, and the spans of each.
-fn placed(places: &[Result<Place, Fault>], staging: Option<&Staging>) -> (Vec<usize>, Vec<Vec<Span>>) {
-    let spans = places.iter().enumerate().filter_map(|(index, place)| {
-        let spans = match (place.as_ref().ok()?, staging) {
-            (Place::Extent(spans), _) => spans.clone(),
-            (Place::Staged { at, len }, Some(staging)) => vec![staging.span(*at, *len)],
-            (Place::Staged { .. }, None) => return None,
-        };
-        Some((index, spans))
-    });
-    spans.unzip()
-}
-
-/// The results of those that are refused here.
-fn unasked<T>(places: &[Result<Place, Fault>]) -> Vec<Option<Result<T, Fault>>> {
-    places
-        .iter()
-        .map(|place| place.as_ref().err().cloned().map(Err))
-        .collect()
-}
-
-fn complete<T>(results: Vec<Option<Result<T, Fault>>>) -> Vec<Result<T, Fault>> {
-    let missing = || Err(Fault::new(FaultKind::Unavailable, 0, "the daemon left a key out"));
-    results
-        .into_iter()
-        .map(|result| result.unwrap_or_else(missing))
-        .collect()
-}
-
-/// Only the staging extent may still be written, which the daemon keeps: the caller's own memory is out of it.
+/// A staged transfer that may still write writes only the staging extent, which the daemon keeps. The caller's memory
+/// is safe.
 fn of_staged(mut fault: Fault) -> Fault {
     if fault.kind == FaultKind::MayStillWrite {
         fault.kind = FaultKind::Transient;
     }
     fault
-}
-
-fn numbers(answer: Answer<'_>, keys: usize) -> Result<Vec<Result<u64, Fault>>, Fault> {
-    match answer {
-        Answer::Results { results } if results.len() == keys => {
-            Ok(results.into_iter().map(|result| result.map_err(fault)).collect())
-        }
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn fault(failure: Failure<'_>) -> Fault {
-    Fault::new(failure.kind, failure.code, failure.message.to_owned())
 }

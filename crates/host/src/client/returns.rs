@@ -1,8 +1,9 @@
-//! What was lent and is to be given back: collected, and sent when it is worth a message.
+//! Collects what goes back to the daemon, and sends it when it is worth a message.
+use crate::lock::lock;
 use crate::wire::{LIST_MAX, Request};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-/// So many bytes of dropped views are not kept from their next owner.
+/// Dropped views of this many bytes go back at once.
 const DUE_BYTES: usize = 1 << 20;
 
 /// One thing that the daemon lent.
@@ -33,7 +34,7 @@ struct Waiting {
     bytes: usize,
     /// Views that live.
     views: usize,
-    /// Something is there that is sent at once.
+    /// Something must be sent at once.
     urgent: bool,
 }
 
@@ -46,9 +47,9 @@ pub(super) struct Batch {
 }
 
 impl Returns {
-    /// Room for the tickets of so many more views.
+    /// Makes room for the tickets of so many more views, so that giving them back allocates nothing.
     pub(super) fn lend(&self, views: usize) {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.views += views;
         let room = waiting.views;
         waiting.pins.reserve(room);
@@ -56,7 +57,7 @@ impl Returns {
 
     /// True: it is due.
     pub(super) fn add(&self, returned: Returned) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         match returned {
             Returned::Read { ticket } => {
                 waiting.pins.push(ticket);
@@ -80,14 +81,14 @@ impl Returns {
     }
 
     pub(super) fn is_due(&self) -> bool {
-        self.waiting().is_due()
+        lock(&self.waiting).is_due()
     }
 
-    /// As much as a socket takes at once or not at all; more is due then.
+    /// Takes as much as a socket takes at once or not at all. If there is more, it is due.
     pub(super) fn take(&self) -> Batch {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         let (pins, extents) = (waiting.pins.len(), waiting.extents.len());
-        // What a view's drop pushes to keeps its room.
+        // `pins` keeps its capacity, so that the drop of a view allocates nothing.
         let mut batch = Batch {
             pins: waiting.pins.drain(..pins.min(LIST_MAX)).collect(),
             extents: waiting.extents.drain(..extents.min(LIST_MAX)).collect(),
@@ -101,23 +102,19 @@ impl Returns {
         batch
     }
 
-    /// It could not be sent; it stays until something else is, or [`Returns::try_again`].
+    /// Puts back what could not be sent. It stays until something else is due, or [`Returns::try_again`].
     pub(super) fn put_back(&self, batch: Batch) {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.pins.extend(batch.pins);
         waiting.extents.extend(batch.extents);
         waiting.rest |= batch.rest;
     }
 
-    /// What was put back is due again; false: there is nothing.
+    /// Makes what was put back due again. False: there is nothing.
     pub(super) fn try_again(&self) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.urgent = !waiting.pins.is_empty() || !waiting.extents.is_empty() || waiting.rest;
         waiting.urgent
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,16 +1,17 @@
 //! A slab that the daemon has shown, and which parts of it this process has touched.
+use super::messages::unavailable;
 use crate::wire::Position;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tensorlease_engine::{Fault, FaultKind};
+use tensorlease_engine::Fault;
 use tensorlease_memory::Mapping;
 
 /// One bit is kept for so many bytes.
 const PART_BYTES: usize = 64 << 10;
 
-/// The first write to a page of shared memory is a fault, one page at a time. A part that is written for the first time is made present in one call
-/// instead, and later ones cost nothing.
+/// The first write to each page of shared memory is a page fault. A part that is written for the first time is made
+/// present in one call instead. Later writes cost nothing.
 #[derive(Debug)]
 pub(super) struct Shown {
     mapping: Arc<Mapping>,
@@ -30,7 +31,7 @@ impl Shown {
         &self.mapping
     }
 
-    /// Where these bytes, which the daemon says lie in this slab, begin in it.
+    /// Where in this slab these bytes begin. The daemon says that they lie in it.
     pub(super) fn start_of(&self, position: Position) -> Result<usize, Fault> {
         let end = position.offset.checked_add(position.len).ok_or_else(never_shown)?;
         if (self.mapping.len() as u64) < end {
@@ -39,7 +40,7 @@ impl Shown {
         usize::try_from(position.offset).map_err(|_| never_shown())
     }
 
-    /// The bytes `range` are about to be written. Small ones are left to their few faults.
+    /// Prepares for a write of `range`. A small range is left to its few faults.
     pub(super) fn prepare(&self, range: Range<usize>) {
         // Parts that lie in the range as a whole.
         let parts = range.start.div_ceil(PART_BYTES)..range.end / PART_BYTES;
@@ -52,16 +53,15 @@ impl Shown {
         }
     }
 
-    /// Only a hint: two threads that both find a part untouched both make it present.
+    /// It is only a hint. Two threads that find a part untouched both make it present.
     fn is_touched(&self, part: usize) -> bool {
         self.touched[part / 64].load(Relaxed) & (1 << (part % 64)) != 0
     }
 }
 
-/// A daemon that names memory which it never showed is not to be trusted.
+/// The daemon named memory that it never showed. It is not to be trusted.
 pub(super) fn never_shown() -> Fault {
-    let message = "the daemon named memory that it never showed; restart it";
-    Fault::new(FaultKind::Unavailable, 0, message)
+    unavailable("the daemon named memory that it never showed; restart it")
 }
 
 #[cfg(test)]

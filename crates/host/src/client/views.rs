@@ -1,10 +1,10 @@
 //! Views: objects read where they lie, pinned until they are dropped.
+use super::messages::{PerKey, in_messages, unexpected};
 use super::returns::Returned;
 use super::session::{Session, Slabs};
-use super::{HostEngine, in_messages, unexpected};
 use crate::wire::{Answer, Pinned, Request};
 use std::sync::Arc;
-use tensorlease_engine::{Fault, FaultKind, Tag, Viewed, Views};
+use tensorlease_engine::{Fault, FaultKind, Tag, Viewed};
 use tensorlease_memory::{View, ViewKeeper};
 
 /// What the views of one call share.
@@ -18,29 +18,21 @@ impl ViewKeeper for Keeper {
     }
 }
 
-impl Views for HostEngine {
-    fn view_batch(&self, keys: &[&str]) -> Vec<Result<Viewed, Fault>> {
-        self.for_keys(keys.len(), |open| {
-            let keeper: Arc<dyn ViewKeeper> = Arc::new(Keeper {
-                session: Arc::clone(&open.session),
-            });
-            in_messages(keys, |range| message(&open.session, &keys[range], &keeper))
-        })
-    }
+pub(super) fn batch(session: &Arc<Session>, keys: &[&str]) -> PerKey<Viewed> {
+    let keeper: Arc<dyn ViewKeeper> = Arc::new(Keeper {
+        session: Arc::clone(session),
+    });
+    in_messages(keys, |range| message(session, &keys[range], &keeper))
 }
 
-fn message(
-    session: &Session,
-    keys: &[&str],
-    keeper: &Arc<dyn ViewKeeper>,
-) -> Result<Vec<Result<Viewed, Fault>>, Fault> {
+fn message(session: &Session, keys: &[&str], keeper: &Arc<dyn ViewKeeper>) -> PerKey<Viewed> {
     let request = Request::Pin {
         separate: true,
         keys: keys.to_vec(),
     };
     session.ask(&request, |answer, session| match answer {
         Answer::Pinned { ticket, objects } if objects.len() == keys.len() => {
-            session.lend(objects.iter().flatten().count());
+            session.returns.lend(objects.iter().flatten().count());
             // Most objects of a batch have one tag.
             let mut last = Tag::new(&[]);
             let mut slabs = session.slabs();

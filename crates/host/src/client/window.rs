@@ -4,7 +4,7 @@ use tensorlease_arena::block_len;
 
 /// Objects up to this size are written into blocks that were reserved ahead.
 const AHEAD_BYTES_MAX: u64 = 64 << 10;
-/// Most blocks reserved ahead: what a client holds of the arena without using it stays small.
+/// Most blocks reserved ahead. A client holds little of the arena without using it.
 const AHEAD_BLOCKS_MAX: usize = 8;
 
 /// A block that is this client's to fill.
@@ -14,7 +14,7 @@ pub(super) struct Reserved {
     pub(super) position: Position,
 }
 
-/// Blocks of the sizes that were written last: whoever writes small values mostly writes more of the same.
+/// Blocks of the sizes that were written last. Most small values are followed by more of the same size.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     ahead: Vec<Reserved>,
@@ -48,7 +48,7 @@ impl Window {
         std::mem::take(&mut self.ahead)
     }
 
-    /// Adds blocks; returns those that are too many now, the oldest, which are to be given back.
+    /// Adds blocks. Returns the oldest, where there are too many now. They are to be given back.
     pub(super) fn put(&mut self, blocks: impl IntoIterator<Item = Reserved>) -> Vec<Reserved> {
         self.ahead.extend(blocks);
         let surplus = self.ahead.len().saturating_sub(AHEAD_BLOCKS_MAX);
@@ -56,7 +56,7 @@ impl Window {
     }
 }
 
-/// Only a block of the very size class: larger ones would waste memory for as long as the object lives.
+/// A block must be of the same size class. A larger one would waste memory for as long as the object lives.
 fn fits(block: &Reserved, len: u64) -> bool {
     block_len(len) == Some(block.position.len)
 }

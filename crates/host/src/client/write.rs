@@ -1,20 +1,17 @@
 //! Writes: blocks of the daemon's arena, filled by the calling thread, become objects by one message.
+use super::messages::{MESSAGE_KEY_BYTES_MAX, PerKey, check_tag, key_too_long, unavailable, unexpected};
 use super::session::{Session, Slabs};
 use super::window::{Reserved, Window};
-use super::{MESSAGE_KEY_BYTES_MAX, key_too_long, unexpected};
-use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation, TAG_BYTES_MAX};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::lock;
+use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation};
+use std::sync::Mutex;
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
 use tensorlease_memory::{CopyMode, copy};
 
-/// Most bytes that are reserved before they are filled and become objects: what they replace is free for the next ones.
+/// Most bytes that are reserved in one step. What these objects replace is free for the next step.
 const STEP_BYTES_MAX: u64 = 256 << 20;
 
-pub(super) fn batch(
-    session: &Session,
-    window: &Mutex<Window>,
-    writes: &[WriteOp<'_>],
-) -> Result<Vec<Result<(), Fault>>, Fault> {
+pub(super) fn batch(session: &Session, window: &Mutex<Window>, writes: &[WriteOp<'_>]) -> PerKey<()> {
     let mut results: Vec<Result<(), Fault>> = writes.iter().map(|write| check(write, session)).collect();
     let accepted: Vec<usize> = (0..writes.len()).filter(|&index| results[index].is_ok()).collect();
     let total: u64 = accepted.iter().map(|&index| object_len(&writes[index])).sum();
@@ -45,7 +42,7 @@ fn step(writes: &[WriteOp<'_>], rest: &[usize]) -> usize {
 
 fn check(write: &WriteOp<'_>, session: &Session) -> Result<(), Fault> {
     let refused = |message: &'static str| Err(Fault::new(FaultKind::Refused, 0, message));
-    let (len, capacity) = (object_len(write), session.capacity_bytes());
+    let (len, capacity) = (object_len(write), session.capacity_bytes);
     if len == 0 {
         return refused("an object needs at least one byte");
     }
@@ -55,9 +52,7 @@ fn check(write: &WriteOp<'_>, session: &Session) -> Result<(), Fault> {
         );
         return Err(Fault::new(FaultKind::TooLarge, 0, message));
     }
-    if TAG_BYTES_MAX < write.tag.as_bytes().len() {
-        return refused("the value has too many dimensions for a host's store");
-    }
+    check_tag(write.tag)?;
     if KEY_BYTES_MAX < write.key.len() {
         return Err(key_too_long(write.key));
     }
@@ -78,9 +73,9 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
-    fn write(&self, writes: &[&WriteOp<'_>]) -> Result<Vec<Result<(), Fault>>, Fault> {
+    fn write(&self, writes: &[&WriteOp<'_>]) -> PerKey<()> {
         let lens: Vec<u64> = writes.iter().map(|write| object_len(write)).collect();
-        let ahead = self.window().take(&lens);
+        let ahead = lock(self.window).take(&lens);
         let blocks = match ahead {
             Some(blocks) => blocks.into_iter().map(Ok).collect(),
             None => self.reserve(&lens)?,
@@ -106,78 +101,64 @@ impl Writer<'_> {
         Ok(results)
     }
 
-    fn window(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A block for each length, or why there is none.
-    fn reserve(&self, lens: &[u64]) -> Result<Vec<Result<Reserved, Fault>>, Fault> {
-        let mut reservations = self.reserved(&[], lens)?;
-        let is_full = |reservation: &Reservation| matches!(reservation, Reservation::Full { .. });
-        if reservations.iter().any(is_full) {
-            // What this client keeps back for later must not be what is in the way.
+    fn reserve(&self, lens: &[u64]) -> PerKey<Reserved> {
+        let mut blocks = self.exchange(Vec::new(), &[], lens)?;
+        if blocks.iter().any(Result::is_err) {
+            // What this client keeps for later must not be in the way.
             self.session.return_everything();
-            let ahead = self.window().drain();
-            let missing = std::iter::zip(&reservations, lens).filter(|(reservation, _)| is_full(reservation));
+            let ahead = lock(self.window).drain();
+            let missing = std::iter::zip(&blocks, lens).filter(|(block, _)| block.is_err());
             let missing: Vec<u64> = missing.map(|(_, len)| *len).collect();
-            let again = self.reserved(&ahead, &missing)?;
-            let unserved = reservations.iter_mut().filter(|reservation| is_full(reservation));
-            std::iter::zip(unserved, again).for_each(|(reservation, again)| *reservation = again);
+            let again = self.exchange(Vec::new(), &ahead, &missing)?;
+            let unserved = blocks.iter_mut().filter(|block| block.is_err());
+            std::iter::zip(unserved, again).for_each(|(block, again)| *block = again);
         }
-        let blocks = std::iter::zip(reservations, lens).map(|(reservation, asked)| match reservation {
-            Reservation::Block { ticket, position } => Ok(Reserved { ticket, position }),
-            Reservation::Full { free } => Err(self.full(*asked, free)),
-        });
-        Ok(blocks.collect())
-    }
-
-    /// An answer for each length; `returned` goes back first.
-    fn reserved(&self, returned: &[Reserved], lens: &[u64]) -> Result<Vec<Reservation>, Fault> {
-        let reservations = self.exchange(&Request::Exchange {
-            commits: Vec::new(),
-            releases: returned.iter().map(|block| block.ticket).collect(),
-            reserve: lens.to_vec(),
-        })?;
-        if reservations.len() == lens.len() {
-            return Ok(reservations);
-        }
-        let message = "the daemon answered for other blocks than were asked for; restart it";
-        Err(Fault::new(FaultKind::Unavailable, 0, message))
+        let blocks = std::iter::zip(blocks, lens);
+        Ok(blocks
+            .map(|(block, asked)| block.map_err(|free| self.full(*asked, free)))
+            .collect())
     }
 
     /// Makes the objects visible, and reserves ahead for the next write of this kind.
     fn commit(&self, commits: Vec<Commit<'_>>, lens: &[u64]) -> Result<(), Fault> {
-        let reserve = self.window().wanted(lens);
-        let reservations = self.exchange(&Request::Exchange {
-            commits,
-            releases: Vec::new(),
-            reserve,
-        })?;
-        let blocks = reservations.into_iter().filter_map(|reservation| match reservation {
-            Reservation::Block { ticket, position } => Some(Reserved { ticket, position }),
-            // The next write asks again, and says so.
-            Reservation::Full { .. } => None,
-        });
-        let surplus = self.window().put(blocks);
+        let wanted = lock(self.window).wanted(lens);
+        let ahead = self.exchange(commits, &[], &wanted)?;
+        // Where the arena is full, the next write asks again and says so.
+        let surplus = lock(self.window).put(ahead.into_iter().flatten());
         if !surplus.is_empty() {
-            self.exchange(&Request::Exchange {
-                commits: Vec::new(),
-                releases: surplus.iter().map(|block| block.ticket).collect(),
-                reserve: Vec::new(),
-            })?;
+            self.exchange(Vec::new(), &surplus, &[])?;
         }
         Ok(())
     }
 
-    fn exchange(&self, request: &Request<'_>) -> Result<Vec<Reservation>, Fault> {
-        self.session.ask(request, |answer, _| match answer {
-            Answer::Exchanged { reservations } => Ok(reservations),
+    /// Commits objects, gives back blocks and asks for others. Returns a block for each length, or how many bytes are
+    /// free.
+    fn exchange(
+        &self,
+        commits: Vec<Commit<'_>>,
+        returned: &[Reserved],
+        lens: &[u64],
+    ) -> Result<Vec<Result<Reserved, u64>>, Fault> {
+        let request = Request::Exchange {
+            commits,
+            releases: returned.iter().map(|block| block.ticket).collect(),
+            reserve: lens.to_vec(),
+        };
+        let block = |reservation| match reservation {
+            Reservation::Block { ticket, position } => Ok(Reserved { ticket, position }),
+            Reservation::Full { free } => Err(free),
+        };
+        self.session.ask(&request, |answer, _| match answer {
+            Answer::Exchanged { reservations } if reservations.len() == lens.len() => {
+                Ok(reservations.into_iter().map(block).collect())
+            }
             other => Err(unexpected(&other)),
         })
     }
 
     fn full(&self, asked: u64, free: u64) -> Fault {
-        let capacity = self.session.capacity_bytes();
+        let capacity = self.session.capacity_bytes;
         let in_bits = if free < asked { "" } else { " in pieces too small" };
         let message = format!(
             "the host's arena is full: {asked} bytes asked, {free} free of {capacity}{in_bits}; \
@@ -192,11 +173,7 @@ fn fill(write: &WriteOp<'_>, block: Reserved, slabs: &mut Slabs<'_>, mode: CopyM
     let (shown, start) = slabs.find(block.position)?;
     let len: usize = write.segments.iter().map(tensorlease_memory::Source::len).sum();
     if block.position.len < len as u64 {
-        return Err(Fault::new(
-            FaultKind::Unavailable,
-            0,
-            "the daemon gave a block that is too short; restart it",
-        ));
+        return Err(unavailable("the daemon gave a block that is too short; restart it"));
     }
     shown.prepare(start..start + len);
     let mut at = start;

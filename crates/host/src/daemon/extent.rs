@@ -1,5 +1,7 @@
-//! Blocks of the arena that clients use as slabs of their own, and what may still be written in those whose clients are gone.
-use super::lock_of;
+//! Extents: blocks of the arena that clients use as slabs of their own. Those whose clients are gone are quarantined
+//! while a transfer may write there.
+use super::violation::{ProtocolViolation, violation};
+use crate::lock::lock;
 use crate::wire::Span;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,12 +15,8 @@ pub(super) struct Extent {
     start: usize,
 }
 
-/// The client named bytes that the extent does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outside;
-
 impl Extent {
-    /// `slab` is the one that the lease's block lies in. None: the block is past its end, which no block of that slab is.
+    /// `slab` is the one that the lease's block lies in. None: the block lies in another slab.
     pub(super) fn new(lease: Lease, slab: SlabMemory) -> Option<Self> {
         let start = usize::try_from(lease.block().offset).ok()?;
         let end = start.checked_add(lease.len())?;
@@ -31,66 +29,72 @@ impl Extent {
     }
 
     /// The bytes of a span, to be written by a transfer.
-    pub(super) fn target(&self, span: &Span) -> Result<Target<'_>, Outside> {
+    pub(super) fn target(&self, span: &Span) -> Result<Target<'_>, ProtocolViolation> {
         Ok(self.slab.mapping().target(self.range(span)?))
     }
 
     /// The bytes of a span, to be read by a transfer.
-    pub(super) fn source(&self, span: &Span) -> Result<Source<'_>, Outside> {
+    pub(super) fn source(&self, span: &Span) -> Result<Source<'_>, ProtocolViolation> {
         Ok(self.slab.mapping().source(self.range(span)?))
     }
 
-    /// Where in the slab a span lies. One that is empty is no transfer's.
-    fn range(&self, span: &Span) -> Result<Range<usize>, Outside> {
-        let end = span.offset.checked_add(span.len).ok_or(Outside)?;
-        if span.len == 0 || (self.lease.len() as u64) < end {
-            return Err(Outside);
-        }
-        let [start, end] = [span.offset, end].map(usize::try_from);
-        Ok(self.start + start.map_err(|_| Outside)?..self.start + end.map_err(|_| Outside)?)
+    /// Where in the slab a span lies. No transfer has an empty one.
+    fn range(&self, span: &Span) -> Result<Range<usize>, ProtocolViolation> {
+        let end = span
+            .offset
+            .checked_add(span.len)
+            .filter(|end| *end <= self.lease.len() as u64);
+        let (Ok(start), Some(Ok(end)), 1..) = (span.offset.try_into(), end.map(usize::try_from), span.len) else {
+            return violation("it named bytes that its extent does not have, or none");
+        };
+        let start: usize = start;
+        Ok(self.start + start..self.start + end)
     }
 
-    /// Makes its pages present before a transfer writes them: one call in place of a fault for each.
+    /// Makes its pages present before a transfer writes them. One call costs less than a fault for each page.
     pub(super) fn prefault(&self) {
         self.slab.mapping().prefault(self.start..self.start + self.lease.len());
     }
 }
 
-/// Extents that nobody gets though their clients are gone: transfers run in them, or may still write there.
+/// Extents that are not handed out again though their clients are gone. Transfers run in them, or may still write
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    /// Their clients are gone. One that no transfer holds any more has gone back to the arena by itself.
+    /// Extents whose clients are gone. One that no transfer holds any more has gone back to the arena.
     ownerless: Mutex<Vec<Weak<Extent>>>,
-    /// A transfer in it failed, and the engine does not know when it ends: kept until the engine is closed, whether its client lives or not.
+    /// A transfer in it failed, and the engine does not know when it ends. Kept until the engine is closed, also while
+    /// the client lives.
     late: Mutex<Vec<Arc<Extent>>>,
 }
 
 impl Quarantine {
-    /// The client has gone, or gives these back. Those that no transfer holds are free when this returns.
+    /// Takes extents of a client that is gone or gives them back. Those that no transfer holds are free when this
+    /// returns.
     pub(super) fn take(&self, extents: Vec<Arc<Extent>>) {
-        let mut ownerless = lock_of(&self.ownerless);
+        let mut ownerless = lock(&self.ownerless);
         ownerless.retain(|extent| 0 < extent.strong_count());
         ownerless.extend(extents.iter().map(Arc::downgrade));
         drop(ownerless);
         drop(extents);
     }
 
-    /// The engine may still write it.
+    /// Keeps an extent that the engine may still write.
     pub(super) fn keep(&self, extent: &Arc<Extent>) {
-        let mut late = lock_of(&self.late);
+        let mut late = lock(&self.late);
         if !late.iter().any(|kept| Arc::ptr_eq(kept, extent)) {
             late.push(Arc::clone(extent));
         }
     }
 
-    /// Bytes of extents without a client, those of running transfers included.
+    /// Bytes of all extents without a client.
     pub(super) fn bytes(&self) -> u64 {
         self.ownerless().iter().map(|extent| extent.len()).sum()
     }
 
     /// The part of them that stays until the engine is closed.
     pub(super) fn late_bytes(&self) -> u64 {
-        let late = lock_of(&self.late).clone();
+        let late = lock(&self.late).clone();
         let ownerless = self.ownerless();
         let both = ownerless
             .iter()
@@ -100,24 +104,24 @@ impl Quarantine {
 
     /// May the engine still write anything?
     pub(super) fn is_late(&self) -> bool {
-        !lock_of(&self.late).is_empty()
+        !lock(&self.late).is_empty()
     }
 
-    /// The engine is closed: nothing is written any more.
+    /// Frees what was kept: the engine is closed and writes nothing any more.
     pub(super) fn end(&self) {
-        let late = std::mem::take(&mut *lock_of(&self.late));
+        let late = std::mem::take(&mut *lock(&self.late));
         drop(late);
     }
 
     fn ownerless(&self) -> Vec<Arc<Extent>> {
-        lock_of(&self.ownerless).iter().filter_map(Weak::upgrade).collect()
+        lock(&self.ownerless).iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 impl Drop for Quarantine {
     fn drop(&mut self) {
-        // The engine has not closed: whatever it may still write stays mapped.
-        std::mem::forget(std::mem::take(&mut *lock_of(&self.late)));
+        // The engine has not closed. What it may still write stays mapped.
+        std::mem::forget(std::mem::take(&mut *lock(&self.late)));
     }
 }
 
@@ -140,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_span_lies_inside_its_extent_or_is_refused() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let (first, second) = (extent(&memory), extent(&memory));
         let inside = second.target(&span(10, LEN - 10)).unwrap().region();
         assert!(!inside.overlaps(first.target(&span(0, LEN)).unwrap().region()));
@@ -152,14 +156,14 @@ mod tests {
             span(u64::MAX, 1),
             span(1, u64::MAX),
         ] {
-            assert_eq!(first.target(&outside).err(), Some(Outside), "{outside:?}");
-            assert_eq!(first.source(&outside).err(), Some(Outside), "{outside:?}");
+            assert!(first.target(&outside).is_err(), "{outside:?}");
+            assert!(first.source(&outside).is_err(), "{outside:?}");
         }
     }
 
     #[test]
     fn an_extent_without_a_client_is_quarantined_while_a_transfer_holds_it() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let quarantine = Quarantine::default();
         let (idle, busy) = (extent(&memory), extent(&memory));
         let transfer = Arc::clone(&busy);
@@ -172,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_extent_that_may_be_written_late_stays_until_the_engine_is_closed() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let quarantine = Quarantine::default();
         let late = extent(&memory);
         quarantine.keep(&late);

@@ -1,15 +1,12 @@
-//! What one client holds: everything goes back by being dropped.
-use super::Object;
+//! What one client holds. Everything goes back when it is dropped.
 use super::extent::Extent;
-use crate::wire::{ClientRow, Position};
+use super::object::Object;
+use super::violation::ProtocolViolation;
+use crate::wire::ClientRow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use tensorlease_arena::{Block, SlabId};
+use tensorlease_arena::SlabId;
 use tensorlease_memory::InFlight;
-
-/// What a client named is not its own, or no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Foreign;
 
 /// Objects under one ticket.
 #[derive(Debug)]
@@ -27,42 +24,35 @@ impl Pins {
     }
 }
 
-/// Tickets are numbered per session and never used twice, so that one from before names nothing.
+/// Tickets are numbered per session and never used twice, so an old ticket names nothing.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     tickets: u64,
     pins: HashMap<u64, Pins>,
     reserved: HashMap<u64, InFlight>,
-    /// A transfer holds its extent too, so that one which outlives the client keeps the memory from others.
+    /// A transfer holds its extent too. One that outlives the client keeps the memory from others.
     extents: HashMap<u64, Arc<Extent>>,
     /// Slabs whose descriptors the client has got.
     shown: HashSet<SlabId>,
     /// The client asks for nothing more.
     left: bool,
-    /// The client's connection has ended, or its process: nothing is added any more. What is held then is quarantined while the process lives, which
-    /// may still touch it.
+    /// The client's connection or its process has ended. Nothing is added any more. What is held then is quarantined
+    /// while the process lives, which may still touch it.
     closed: bool,
-    pub(super) counted: Counted,
-}
-
-/// Since the client came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) read_objects: u64,
-    pub(super) read_bytes: u64,
-    pub(super) written_objects: u64,
-    pub(super) written_bytes: u64,
+    /// What the client has read and written since it came, and what is moved for it.
+    pub(super) counted: ClientRow,
 }
 
 impl Holdings {
-    /// The next `count` tickets; the first of them.
+    /// Takes the next `count` tickets. Returns the first of them.
     fn tickets(&mut self, count: usize) -> u64 {
         let first = self.tickets + 1;
         self.tickets += count as u64;
         first
     }
 
-    /// The objects of one request, `None` where there is none. Under one ticket, or one for each place in the list.
+    /// Holds the objects of one request, `None` where there is none. They get one ticket, or one for each place in the
+    /// list.
     pub(super) fn pin(&mut self, objects: Vec<Option<Arc<Object>>>, separate: bool) -> u64 {
         for object in objects.iter().flatten() {
             self.counted.read_objects += 1;
@@ -86,8 +76,8 @@ impl Holdings {
     }
 
     /// The objects are returned so that their memory goes back outside the lock.
-    pub(super) fn unpin(&mut self, ticket: u64) -> Result<Pins, Foreign> {
-        self.pins.remove(&ticket).ok_or(Foreign)
+    pub(super) fn unpin(&mut self, ticket: u64) -> Result<Pins, ProtocolViolation> {
+        self.pins.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     pub(super) fn reserve(&mut self, block: InFlight) -> u64 {
@@ -98,11 +88,11 @@ impl Holdings {
         ticket
     }
 
-    pub(super) fn take_reserved(&mut self, ticket: u64) -> Result<InFlight, Foreign> {
-        self.reserved.remove(&ticket).ok_or(Foreign)
+    pub(super) fn take_reserved(&mut self, ticket: u64) -> Result<InFlight, ProtocolViolation> {
+        self.reserved.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
-    /// What was just taken, under the same lock.
+    /// Puts back what was taken under the same lock.
     pub(super) fn put_back(&mut self, ticket: u64, block: InFlight) {
         self.reserved.insert(ticket, block);
     }
@@ -115,13 +105,13 @@ impl Holdings {
         ticket
     }
 
-    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Arc<Extent>, Foreign> {
-        self.extents.remove(&ticket).ok_or(Foreign)
+    pub(super) fn take_extent(&mut self, ticket: u64) -> Result<Arc<Extent>, ProtocolViolation> {
+        self.extents.remove(&ticket).ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     /// An extent for as long as a transfer in it runs.
-    pub(super) fn extent(&self, ticket: u64) -> Result<Arc<Extent>, Foreign> {
-        self.extents.get(&ticket).cloned().ok_or(Foreign)
+    pub(super) fn extent(&self, ticket: u64) -> Result<Arc<Extent>, ProtocolViolation> {
+        self.extents.get(&ticket).cloned().ok_or(ProtocolViolation::NOT_ITS_OWN)
     }
 
     /// True the first time.
@@ -135,13 +125,14 @@ impl Holdings {
         std::mem::take(&mut self.reserved)
     }
 
-    /// Nothing is added any more. True: it holds nothing.
+    /// Adds nothing any more. True: it holds nothing.
     pub(super) fn close(&mut self) -> bool {
         self.closed = true;
         self.is_empty()
     }
 
-    /// Everything: its process is dead. The extents apart, for transfers may still run in them.
+    /// Takes everything: the process is dead. The extents come apart from the rest, because transfers may still run in
+    /// them.
     pub(super) fn end(&mut self) -> (impl Sized + use<>, Vec<Arc<Extent>>) {
         self.closed = true;
         let rest = (std::mem::take(&mut self.pins), std::mem::take(&mut self.reserved));
@@ -153,12 +144,12 @@ impl Holdings {
         self.pins.is_empty() && self.reserved.is_empty() && self.extents.is_empty()
     }
 
-    /// Does it ask for nothing more, or can it not?
+    /// Does the client ask for nothing more?
     pub(super) fn has_left(&self) -> bool {
         self.left || self.closed
     }
 
-    /// Has it left, and given back the last of what it held?
+    /// Has the client left and given back everything?
     pub(super) fn is_over(&self) -> bool {
         self.left && self.is_empty()
     }
@@ -166,33 +157,13 @@ impl Holdings {
     /// What it holds, in numbers.
     pub(super) fn row(&self) -> ClientRow {
         let pinned = || self.pins.values().flat_map(Pins::objects);
-        let Counted {
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-        } = self.counted;
         ClientRow {
             quarantined: self.closed,
             extent_bytes: self.extents.values().map(|extent| extent.len()).sum(),
             pinned_bytes: pinned().map(|object| object.len).sum(),
             pinned_objects: pinned().count() as u64,
             reserved_bytes: self.reserved.values().map(|block| block.block().len).sum(),
-            read_objects,
-            read_bytes,
-            written_objects,
-            written_bytes,
-            ..ClientRow::default()
+            ..self.counted
         }
-    }
-}
-
-/// Where the first `len` bytes of a block lie.
-pub(super) fn position(block: Block, len: u64) -> Position {
-    Position {
-        slab: block.slab.0,
-        offset: block.offset,
-        len,
-        generation: block.id.generation,
     }
 }

@@ -1,12 +1,14 @@
 //! Takes clients in, and ends the daemon when nobody needs it.
+use super::serve;
 use super::session::Session;
-use super::{ENGINE_STACK_BYTES, STACK_BYTES, Shared, StartError, lock_of, serve, system};
+use super::shared::Shared;
+use super::start::{StartError, system};
+use super::threads::{self, ENGINE_STACK_BYTES, STACK_BYTES};
 use crate::descriptors;
+use crate::lock::lock;
 use crate::place::{FileId, Holder, PlaceError, SocketPath};
-use crate::socket::send_if_room;
 use crate::watch;
-use crate::wire::{Answer, Reply};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind as bind_to, listen};
@@ -19,26 +21,23 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlease_memory::process::Peer;
 
-/// Clients that may wait to be taken in: all processes of a host may come at once.
+/// Clients that may wait to be taken in. All processes of a host may come at once.
 const BACKLOG: i32 = 1024;
 /// More are turned away.
 const SESSIONS_MAX: usize = 4096;
 /// How often it looks whether anybody needs the daemon.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
-/// Pause before clients that could not be taken in are looked at again.
+const LOOK: Duration = Duration::from_millis(200);
+/// Pause after a client could not be taken in.
 const AGAIN: Duration = Duration::from_millis(100);
-/// A daemon that somebody starts by hand waits so long for its first client.
+/// Time that a daemon waits for its first client, which somebody may start by hand.
 const FIRST_CLIENT: Duration = Duration::from_secs(60);
-/// Running requests get so long to end when the daemon stops.
+/// Time for running requests to end when the daemon stops.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// A socket that clients find by its name.
 pub(super) struct Listener {
     socket: OwnedFd,
-    /// What the name leads to while nobody else has taken it.
+    /// What the name leads to, unless another daemon has taken it.
     file: Option<FileId>,
 }
 
@@ -51,7 +50,7 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
         if !there.file_type().is_socket() {
             return Err(PlaceError::Occupied { path: path.to_owned() }.into());
         }
-        // Somebody may have removed the lock of a daemon that lives; the one there is now is this process's.
+        // The lock file of a living daemon may have been removed. This process has then locked a new one.
         if place.is_listening() {
             let (socket, holder) = (place.clone(), Holder::default());
             return Err(StartError::Running { socket, holder });
@@ -64,7 +63,7 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
         }
     }
     bind_to(&listener, &address).map_err(system("bind the socket"))?;
-    // Before it listens nobody can connect, so nobody does so under other rights.
+    // The rights are set before it listens, so nobody connects under other rights.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(system("protect the socket"))?;
     listen(&listener, BACKLOG).map_err(system("listen"))?;
     Ok(Listener {
@@ -73,19 +72,16 @@ pub(super) fn bind(place: &SocketPath) -> Result<Listener, StartError> {
     })
 }
 
-/// Until the daemon stops. `lock` ends with it.
-pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
+/// Runs until the daemon stops. Then `lock_file` is closed.
+pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock_file: OwnedFd) {
     let mut needed = Instant::now();
     let mut found = true;
     let mut spare = None;
     while !shared.is_stopping() {
-        let mut watched = [
-            PollFd::new(&listener.socket, PollFlags::IN),
-            PollFd::new(&shared.stop, PollFlags::IN),
-        ];
-        // Whatever ended the wait, what there is to do is looked at below.
-        let _woken = watch::wait(&mut watched, Some(&LOOK));
-        // Of clients that come faster than they are taken in there is no last one.
+        let mut watched = [PollFd::new(&listener.socket, PollFlags::IN), shared.stopped.polled()];
+        // It does not matter what ended the wait. Everything is looked at below.
+        let _woken = watch::wait(&mut watched, Some(LOOK));
+        // Clients may come faster than they are taken in, so the loop also ends when the daemon stops.
         while !shared.is_stopping()
             && let Some(client) = accept(&listener.socket, &mut spare)
         {
@@ -98,9 +94,9 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
                 shared.options.socket.as_path()
             );
         }
-        // Who stays anyway is not asked: an engine behind it may have to look.
+        // Without `idle_end` the objects are not counted: an engine behind the daemon may have to ask for them.
         let Some(idle) = shared.options.idle_end else { continue };
-        if !lock_of(&shared.sessions).is_empty() || shared.has_objects() {
+        if !lock(&shared.sessions).is_empty() || shared.has_objects() {
             needed = Instant::now();
         }
         let came = shared.sessions_made.load(Ordering::Relaxed) != 0;
@@ -110,7 +106,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &Listener, lock: OwnedFd) {
             shared.stop();
         }
     }
-    finish(shared, listener, lock);
+    finish(shared, listener, lock_file);
 }
 
 impl Listener {
@@ -120,19 +116,15 @@ impl Listener {
     }
 }
 
-/// The socket goes first, so that whoever comes now finds none, and the lock last, so that nobody else makes one meanwhile.
-fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
-    // Another daemon may have the name by now.
+/// Removes the socket first, so that a new client finds none. Unlocks last, so that no other daemon starts meanwhile.
+fn finish(shared: &Shared, listener: &Listener, lock_file: OwnedFd) {
+    // Another daemon may have taken the name.
     if listener.is_found(&shared.options.socket) {
         let _gone = std::fs::remove_file(shared.options.socket.as_path());
     }
-    let sessions: Vec<_> = lock_of(&shared.sessions).values().cloned().collect();
-    for session in &sessions {
-        session.hang_up();
-    }
-    drop(sessions);
+    shared.all_sessions().iter().for_each(|session| session.hang_up());
     let deadline = Instant::now() + DRAIN;
-    // Each session's thread holds the shared state; one that is stuck does not keep the daemon.
+    // Each session's thread holds the shared state. A thread that is stuck does not keep the daemon from ending.
     while shared.serving.load(Ordering::Acquire) != 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -145,12 +137,12 @@ fn finish(shared: &Shared, listener: &Listener, lock: OwnedFd) {
             );
         }
     }
-    drop(lock);
-    *lock_of(&shared.ended) = true;
-    shared.ended_changed.notify_all();
+    drop(lock_file);
+    shared.ended.set(());
 }
 
-/// `spare` is given up for a client that no descriptor is left for, so that it learns why it is turned away.
+/// Takes in the next client. Where no descriptor is left, `spare` is closed for a moment, so that the client hears why
+/// it is turned away.
 fn accept(listener: &OwnedFd, spare: &mut Option<OwnedFd>) -> Option<OwnedFd> {
     if spare.is_none() {
         *spare = descriptors::event().ok();
@@ -168,7 +160,7 @@ fn accept(listener: &OwnedFd, spare: &mut Option<OwnedFd>) -> Option<OwnedFd> {
                 }
             }
             Err(errno) => {
-                // Those that wait are taken in once there is what they need.
+                // The clients that wait are taken in later.
                 log::warn!("a client can't be taken in just now: {errno}");
                 std::thread::sleep(AGAIN);
                 return None;
@@ -187,7 +179,7 @@ fn no_descriptor_left() -> String {
     )
 }
 
-/// A client of another user, or whose process can't be watched, is turned away.
+/// Turns away a client of another user, and one whose process can't be watched.
 fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
     let peer = match Peer::of(&client) {
         Ok(peer) if peer.user == getuid() => peer,
@@ -201,7 +193,7 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
         let why = "its process runs in another PID namespace, where the daemon can't watch it; let both share one (containers: --pid=host)";
         return turn_away(&client, why);
     };
-    if SESSIONS_MAX <= lock_of(&shared.sessions).len() {
+    if SESSIONS_MAX <= lock(&shared.sessions).len() {
         return turn_away(
             &client,
             &format!("{SESSIONS_MAX} clients are connected, which is the most"),
@@ -217,19 +209,13 @@ fn take_in(shared: &Arc<Shared>, client: OwnedFd) {
     }
 }
 
-/// The client hears why, if it is there to hear it.
+/// The client hears why, if it listens.
 fn turn_away(client: impl AsFd, why: &str) {
     log::warn!("a client was turned away: {why}");
-    let reply = Reply {
-        slabs: Vec::new(),
-        answer: Answer::Refused { why },
-    };
-    let mut bytes = Vec::new();
-    reply.encode(&mut bytes);
-    let _gone = send_if_room(client.as_fd(), &bytes);
+    serve::send_refusal(client, why);
 }
 
-/// Serves a client in a thread of its own. It is dead when `pidfd` is readable.
+/// Serves a client in a thread of its own. The client is dead when `pidfd` is readable.
 pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: OwnedFd) {
     let number = shared.sessions_made.fetch_add(1, Ordering::Relaxed) + 1;
     let session = Arc::new(Session::new(number, pid, pidfd, client));
@@ -238,7 +224,7 @@ pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: Owne
     let serving = {
         let (shared, session) = (Arc::clone(shared), Arc::clone(&session));
         move || {
-            // What one client makes this process stumble over must not keep what the client holds.
+            // A panic must not keep what the client holds.
             let served = catch_unwind(AssertUnwindSafe(|| serve::run(&shared, &session)));
             if served.is_err() {
                 log::error!("serving client {} failed; it was disconnected", session.number);
@@ -247,15 +233,13 @@ pub(super) fn admit(shared: &Arc<Shared>, client: OwnedFd, pid: Pid, pidfd: Owne
             shared.serving.fetch_sub(1, Ordering::AcqRel);
         }
     };
-    let spawned = std::thread::Builder::new()
-        .name(format!("tensorlease-{number}"))
-        .stack_size(if shared.relay.is_some() {
-            ENGINE_STACK_BYTES
-        } else {
-            STACK_BYTES
-        })
-        .spawn(serving);
-    if let Err(error) = spawned {
+    let calls_an_engine = shared.relay.is_some();
+    let stack_bytes = if calls_an_engine {
+        ENGINE_STACK_BYTES
+    } else {
+        STACK_BYTES
+    };
+    if let Err(error) = threads::spawn(format!("tensorlease-{number}"), stack_bytes, serving) {
         turn_away(&session.socket, &format!("there is no thread to serve it: {error}"));
         shared.serving.fetch_sub(1, Ordering::AcqRel);
         shared.cut_off(&session);

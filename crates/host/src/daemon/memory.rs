@@ -1,11 +1,12 @@
-//! The memory that the daemon hands out: blocks of sealed memory files, which the engine behind the daemon knows.
-use super::StartError;
+//! The memory that the daemon hands out: blocks of sealed memory files. They are registered with the engine behind the
+//! daemon.
+use super::start::StartError;
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlease_arena::{Budget, GRANULE_BYTES, SlabId, SlabKind};
-use tensorlease_engine::Engine;
+use tensorlease_engine::{Engine, chained};
 use tensorlease_memory::{
     GrowError, Growth, InFlight, Lease, Pool, Region, SealedSlabs, SlabKeeper, SlabMemory, Ungrown, limits,
 };
@@ -16,7 +17,8 @@ const OWN_PAGES_BYTES_MIN: u64 = 64 << 10;
 /// Length and alignment of a block, bytes.
 type Wanted = (u64, u64);
 
-/// A session waits for a slab as long as the engine takes to register it. Its client does not wait longer than it wants to.
+/// Slice of a wait for a slab. A session waits as long as the engine takes to register it. The client ends its own wait
+/// when it likes.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// A longer reason is cut.
@@ -28,7 +30,7 @@ pub(super) struct ArenaMemory {
     keeper: Arc<Keeper>,
 }
 
-/// Registers every slab, once, before anybody gets a block of it.
+/// Registers every slab once, before a block of it is handed out.
 #[derive(Clone)]
 struct Keeper(Option<Arc<dyn Engine>>);
 
@@ -67,32 +69,10 @@ impl Keeper {
 }
 
 impl ArenaMemory {
-    /// Memory for objects and extents, none of which an engine has to know.
-    pub(super) fn new(max_bytes: u64) -> Result<Self, StartError> {
-        // A memory file takes no memory before it is touched: one for everything, so that no object fails for a border.
-        Self::of_slabs(max_bytes, u64::MAX, None)?.with_first_slab()
-    }
-
-    /// Memory for extents, registered with `engine`: as one slab, or several that are as large as its registrations may be.
-    pub(super) fn registered(max_bytes: u64, engine: &Arc<dyn Engine>) -> Result<Self, StartError> {
-        let most = engine.capabilities().registration_bytes_max;
-        Self::of_slabs(max_bytes, most, Some(Arc::clone(engine)))?.with_first_slab()
-    }
-
-    /// The first is made before any client comes, who would be told that the arena is full where the system (`ulimit -v`, `ulimit -f`), or the engine,
-    /// gives none.
-    fn with_first_slab(self) -> Result<Self, StartError> {
-        let max_bytes = self.capacity_bytes();
-        let Ok(grown) = self.pool.grow(SlabKind::Lease, 1, 1, &self.keeper, patiently);
-        let message = match grown {
-            Growth::Made(_) => return Ok(self),
-            Growth::NoRoom => "it is less than one slab takes; raise it".to_owned(),
-            Growth::Refused(error) => self.keeper.words(&error),
-        };
-        Err(StartError::Memory { max_bytes, message })
-    }
-
-    fn of_slabs(max_bytes: u64, slab_bytes_max: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
+    /// Memory for objects and extents. With an engine behind the daemon every slab is registered, and is as large as
+    /// one of its registrations may be. Without one a single slab has everything, so that no object fails at a border:
+    /// a memory file takes no memory before it is touched.
+    pub(super) fn new(max_bytes: u64, engine: Option<Arc<dyn Engine>>) -> Result<Self, StartError> {
         let refused = |message: String| StartError::Memory { max_bytes, message };
         if let Some(available) = limits::available_bytes().filter(|available| *available < max_bytes) {
             return Err(refused(format!(
@@ -101,22 +81,32 @@ impl ArenaMemory {
         }
         let page = limits::page_bytes() as u64;
         let budget = Budget::new(max_bytes, page).map_err(|error| refused(error.to_string()))?;
-        let slab_bytes = budget.max_bytes.min((slab_bytes_max - slab_bytes_max % page).max(page));
+        let registration_max = |engine: &Arc<dyn Engine>| engine.capabilities().registration_bytes_max;
+        let most = engine.as_ref().map_or(u64::MAX, registration_max);
+        let slab_bytes = budget.max_bytes.min((most - most % page).max(page));
         let budget = Budget {
             slab_bytes_first: slab_bytes,
             slab_bytes_max: slab_bytes,
             ..budget.without_bounce()
         };
-        Ok(Self {
+        let memory = Self {
             pool: Pool::with_source("host arena", budget, Arc::new(SealedSlabs)),
             keeper: Arc::new(Keeper(engine)),
-        })
+        };
+        // The first slab is made before any client comes. Where the system (`ulimit -v`, `ulimit -f`) or the engine
+        // gives none, a client would be told that the arena is full.
+        let Ok(grown) = memory.pool.grow(SlabKind::Lease, 1, 1, &memory.keeper, patiently);
+        match grown {
+            Growth::Made(_) => Ok(memory),
+            Growth::NoRoom => Err(refused("it is less than one slab takes; raise it".to_owned())),
+            Growth::Refused(error) => Err(refused(memory.keeper.words(&error))),
+        }
     }
 
     /// A block for an object of each length.
     pub(super) fn blocks(&self, lens: &[u64]) -> Vec<Result<InFlight, Full>> {
         let wanted: Vec<Option<Wanted>> = lens.iter().map(|len| self.wanted(*len)).collect();
-        // All of them under one lock, as far as there is room without another slab.
+        // As many as there is room for without another slab are taken under one lock.
         let first: Vec<Wanted> = wanted.iter().map_while(|wanted| *wanted).collect();
         let got = self.pool.acquire(SlabKind::Lease, &first).blocks;
         let rest = wanted[got.len()..].iter();
@@ -148,7 +138,7 @@ impl ArenaMemory {
         (0 < wanted.0 && wanted.0 <= self.longest_block_bytes()).then_some(wanted)
     }
 
-    /// None: no block is like that.
+    /// `None` asks for a block that can't exist.
     fn acquire(&self, wanted: Option<Wanted>) -> Result<InFlight, Full> {
         let Some(wanted) = wanted else {
             return Err(self.full(None));
@@ -167,17 +157,17 @@ impl ArenaMemory {
         block.ok_or_else(|| self.full(grown.refused.and_then(refusal)))
     }
 
-    /// No block is longer, bytes.
+    /// Longest block, bytes.
     pub(super) fn longest_block_bytes(&self) -> u64 {
         self.pool.budget().slab_bytes_max
     }
 
-    /// What was registered, for its end.
+    /// Every slab's region, to be unregistered.
     pub(super) fn regions(&self) -> Vec<Region> {
         self.pool.regions()
     }
 
-    /// In flight while they are filled, leased once they are an object's or an extent.
+    /// Blocks are in flight while they are filled. They are leased once they are objects or extents.
     pub(super) fn lease(&self, blocks: Vec<InFlight>) -> Vec<Lease> {
         self.pool.lease(blocks)
     }
@@ -207,19 +197,7 @@ fn patiently() -> Result<Duration, Infallible> {
     Ok(SLICE)
 }
 
-/// The message with its causes.
-fn chained(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
-}
-
-/// There is no such block now.
+/// There is no block of that length now.
 #[derive(Debug)]
 pub(super) struct Full {
     /// Bytes that are free, perhaps in pieces.
@@ -232,7 +210,7 @@ pub(super) struct Full {
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// It is the engine that refused to register more, and not the system that has no memory.
+    /// The engine refused to register more memory. Otherwise the system has none.
     pub(super) registration: bool,
 }
 
@@ -248,7 +226,7 @@ mod tests {
 
     #[test]
     fn blocks_are_had_in_order_and_each_that_is_not_says_so() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let got = memory.blocks(&[100, 0, 512 << 10, u64::MAX, 768 << 10, 200]);
         let had: Vec<bool> = got.iter().map(Result::is_ok).collect();
         assert_eq!(had, [true, false, true, false, false, true]);
@@ -258,7 +236,7 @@ mod tests {
 
     #[test]
     fn large_objects_have_their_pages_to_themselves() {
-        let memory = ArenaMemory::new(8 << 20).unwrap();
+        let memory = ArenaMemory::new(8 << 20, None).unwrap();
         let page = limits::page_bytes() as u64;
         let small = memory.block(100).unwrap();
         let large = memory.block(OWN_PAGES_BYTES_MIN + 1).unwrap();
@@ -270,7 +248,7 @@ mod tests {
     #[test]
     fn an_arena_whose_first_slab_is_being_made_is_not_full() {
         for _ in 0..50 {
-            let memory = ArenaMemory::new(8 << 20).unwrap();
+            let memory = ArenaMemory::new(8 << 20, None).unwrap();
             let barrier = std::sync::Barrier::new(8);
             std::thread::scope(|scope| {
                 for _ in 0..8 {
@@ -285,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_full_arena_says_what_is_free_and_takes_blocks_again() {
-        let memory = ArenaMemory::new(1 << 20).unwrap();
+        let memory = ArenaMemory::new(1 << 20, None).unwrap();
         let half = memory.block(512 << 10).unwrap();
         let refused = memory.block(768 << 10).unwrap_err();
         assert_eq!(refused.free, 512 << 10);

@@ -1,21 +1,20 @@
 //! How many objects, and bytes, lie under each namespace.
-use super::Object;
-use crate::wire::{NamespaceRow, StoreCounts};
+use super::object::Object;
+use crate::wire::{NamespaceRow, StoreCounts, beginning};
 use std::collections::HashMap;
 use tensorlease_engine::ObjectIndex;
 
-/// A report names no more; the others are what is left of its sums.
+/// Most namespaces in a report. The others are the rest of its sums.
 const NAMESPACES_MAX: usize = 64;
-/// Of a longer name a report has the beginning.
+/// A longer name is cut.
 const NAME_BYTES_MAX: usize = 256;
 
-/// The namespaces that hold the most bytes, those first. A key's namespace is what stands before its first `/`, with
-/// it.
+/// The namespaces that hold the most bytes, those first. A key's namespace ends with its first `/`.
 pub(super) fn rows(index: &ObjectIndex<Object>) -> Vec<NamespaceRow> {
     let mut counted: HashMap<String, StoreCounts> = HashMap::new();
     index.each(|key, object| {
         let name = key.find('/').map_or("", |slash| &key[..=slash]);
-        let name = beginning(name);
+        let name = beginning(name, NAME_BYTES_MAX);
         if !counted.contains_key(name) {
             counted.insert(name.to_owned(), StoreCounts::default());
         }
@@ -29,12 +28,4 @@ pub(super) fn rows(index: &ObjectIndex<Object>) -> Vec<NamespaceRow> {
     rows.sort_unstable_by(|a, b| (b.counts.object_bytes, &a.namespace).cmp(&(a.counts.object_bytes, &b.namespace)));
     rows.truncate(NAMESPACES_MAX);
     rows
-}
-
-fn beginning(name: &str) -> &str {
-    let mut end = name.len().min(NAME_BYTES_MAX);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
 }

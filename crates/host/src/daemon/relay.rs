@@ -1,12 +1,14 @@
-//! The engine behind a daemon: clients name bytes of their extents, and it moves them.
-use super::extent::{Extent, Outside, Quarantine};
-use super::holdings::Foreign;
-use super::lock_of;
+//! The engine behind a daemon. Clients name bytes of their extents, and the engine moves them.
+use super::extent::{Extent, Quarantine};
+use super::latch::Latch;
 use super::session::Session;
-use crate::wire::{self, Claims, FAILURE_BYTES_MAX, Failure, Fetch, Known, LIST_MAX, Span, Store};
+use super::threads::{self, ENGINE_STACK_BYTES};
+use super::violation::{ProtocolViolation, violation};
+use crate::wire::{
+    Claims, Described, FAILURE_BYTES_MAX, Failure, Fetch, LIST_MAX, Span, Store, TAG_BYTES_MAX, beginning,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tensorlease_engine::{Capabilities, Engine, Fault, FaultKind, ObjectInfo, ReadOp, Tag, WriteOp};
 use tensorlease_memory::{Region, Source};
@@ -16,9 +18,10 @@ use tensorlease_memory::{Region, Source};
 pub struct Behind {
     /// Runs every transfer, in and out of the daemon's own memory. The daemon closes it when it stops.
     pub engine: Arc<dyn Engine>,
-    /// Bytes of extents that may be kept because the engine may still write in them though their clients are gone. Past it no transfer is begun.
+    /// Most bytes of extents that are kept because the engine may still write in them though their clients are gone.
+    /// Past that no transfer begins.
     pub quarantine_bytes: u64,
-    /// A daemon that stops waits so long for the engine to close: a call on it can't be interrupted.
+    /// A daemon that stops waits so long for the engine to close, because a call on it can't be interrupted.
     pub close_timeout: Duration,
 }
 
@@ -39,25 +42,8 @@ pub(super) struct Relay {
     pub(super) quarantine: Quarantine,
     /// Longest extent, bytes.
     registration_bytes_max: u64,
-    closed: Mutex<Option<bool>>,
-    closed_changed: Condvar,
-    closing: AtomicBool,
-}
-
-/// The client asked for what none asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Absurd(pub(super) &'static str);
-
-impl From<Foreign> for Absurd {
-    fn from(_: Foreign) -> Self {
-        Self("it named an extent that is not its own")
-    }
-}
-
-impl From<Outside> for Absurd {
-    fn from(_: Outside) -> Self {
-        Self("it named bytes that its extent does not have, or none")
-    }
+    /// Whether the engine could be closed.
+    closed: Latch<bool>,
 }
 
 impl Relay {
@@ -66,9 +52,7 @@ impl Relay {
             behind,
             quarantine: Quarantine::default(),
             registration_bytes_max,
-            closed: Mutex::new(None),
-            closed_changed: Condvar::new(),
-            closing: AtomicBool::new(false),
+            closed: Latch::default(),
         }
     }
 
@@ -86,15 +70,17 @@ impl Relay {
             readers_worth: u32::try_from(claimed.readers_worth).unwrap_or(u32::MAX),
             large_read_bytes_min: claimed.large_read_bytes_min,
             large_write_bytes_min: claimed.large_write_bytes_min,
-            ranges: claimed.ranges,
-            atomic_replace: claimed.atomic_replace,
             evicts: claimed.evicts,
             others_make_room: claimed.others_make_room,
             describes: claimed.describes,
         }
     }
 
-    pub(super) fn fetch(&self, session: &Session, reads: &[Fetch<'_>]) -> Result<Vec<Result<u64, Fault>>, Absurd> {
+    pub(super) fn fetch(
+        &self,
+        session: &Session,
+        reads: &[Fetch<'_>],
+    ) -> Result<Vec<Result<u64, Fault>>, ProtocolViolation> {
         let spans: Vec<&Span> = reads.iter().map(|read| &read.to).collect();
         let extents = self.extents(session, reads.len(), &spans)?;
         let tags: Vec<Option<Tag>> = reads.iter().map(|read| read.tag.map(Tag::new)).collect();
@@ -120,10 +106,14 @@ impl Relay {
         Ok(results)
     }
 
-    pub(super) fn store(&self, session: &Session, writes: &[Store<'_>]) -> Result<Vec<Result<u64, Fault>>, Absurd> {
+    pub(super) fn store(
+        &self,
+        session: &Session,
+        writes: &[Store<'_>],
+    ) -> Result<Vec<Result<u64, Fault>>, ProtocolViolation> {
         let spans: Vec<&Span> = writes.iter().flat_map(|write| &write.from).collect();
         let extents = self.extents(session, writes.len(), &spans)?;
-        let sources: Result<Vec<Source<'_>>, Outside> = extents
+        let sources: Result<Vec<Source<'_>>, ProtocolViolation> = extents
             .iter()
             .zip(&spans)
             .map(|(extent, span)| extent.source(span))
@@ -136,7 +126,7 @@ impl Relay {
             let start = end;
             end += write.from.len();
             if start == end {
-                return Err(Absurd("it wrote an object without bytes"));
+                return violation("it wrote an object without bytes");
             }
             ops.push(WriteOp {
                 key: named(write.key)?,
@@ -158,19 +148,18 @@ impl Relay {
         Ok(results.into_iter().map(|result| result.map(|()| 0)).collect())
     }
 
-    /// The extent of each span, within the bounds of what the engine takes at once.
-    fn extents(&self, session: &Session, keys: usize, spans: &[&Span]) -> Result<Vec<Arc<Extent>>, Absurd> {
+    /// The extent of each span. Refuses more than the engine takes at once.
+    fn extents(&self, session: &Session, keys: usize, spans: &[&Span]) -> Result<Vec<Arc<Extent>>, ProtocolViolation> {
         let claimed = self.engine().capabilities();
         let bytes = spans.iter().try_fold(0_u64, |sum, span| sum.checked_add(span.len));
         if keys_max(claimed) < keys || bytes.is_none_or(|bytes| 1 < keys && claimed.batch_bytes_max < bytes) {
-            return Err(Absurd("it asked for more at once than the engine takes"));
+            return violation("it asked for more at once than the engine takes");
         }
         let holdings = session.holdings();
-        let extents: Result<Vec<_>, Foreign> = spans.iter().map(|span| holdings.extent(span.ticket)).collect();
-        Ok(extents?)
+        spans.iter().map(|span| holdings.extent(span.ticket)).collect()
     }
 
-    /// One call of the engine, whose promises are not taken on trust: whatever does not come back as it should may still write.
+    /// Calls the engine without trust. A call that does not come back as it should may still write.
     fn run<T>(
         &self,
         session: &Session,
@@ -203,21 +192,15 @@ impl Relay {
         }
     }
 
-    /// Ends the engine, in a thread of its own, for a call on it may hang. `regions`: what was registered, if no transfer runs any more.
+    /// Closes the engine in a thread of its own, because a call on it may hang. `regions` are registered. They are
+    /// given only where no transfer runs any more.
     pub(super) fn begin_to_close(self: &Arc<Self>, regions: Vec<Region>) {
-        if self.closing.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let relay = Arc::clone(self);
         let close = move || {
             let closed = catch_unwind(AssertUnwindSafe(|| relay.close(&regions))).unwrap_or(false);
-            *lock_of(&relay.closed) = Some(closed);
-            relay.closed_changed.notify_all();
+            relay.closed.set(closed);
         };
-        let spawned = std::thread::Builder::new()
-            .name("tensorlease-close".to_owned())
-            .spawn(close);
-        if let Err(error) = spawned {
+        if let Err(error) = threads::spawn("tensorlease-close", ENGINE_STACK_BYTES, close) {
             log::error!("no thread to close the engine in: {error}");
         }
     }
@@ -247,14 +230,9 @@ impl Relay {
         self.behind.close_timeout
     }
 
-    /// Has the engine closed? Waits for that, at most so long.
+    /// Has the engine closed? Waits for it for `timeout`.
     pub(super) fn has_closed(&self, timeout: Duration) -> bool {
-        let closed = lock_of(&self.closed);
-        let waited = self
-            .closed_changed
-            .wait_timeout_while(closed, timeout, |closed| closed.is_none());
-        let (closed, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *closed == Some(true)
+        self.closed.wait(timeout) == Some(true)
     }
 }
 
@@ -263,9 +241,9 @@ fn keys_max(claimed: &Capabilities) -> usize {
     claimed.batch_keys_max.min(LIST_MAX)
 }
 
-fn named(key: &str) -> Result<&str, Absurd> {
+fn named(key: &str) -> Result<&str, ProtocolViolation> {
     if key.is_empty() {
-        return Err(Absurd("it named an object without a key"));
+        return violation("it named an object without a key");
     }
     Ok(key)
 }
@@ -274,33 +252,23 @@ fn refused<T>(keys: usize, fault: &Fault) -> Vec<Result<T, Fault>> {
     (0..keys).map(|_| Err(fault.clone())).collect()
 }
 
-/// A fault as it is sent; a message that is too long is cut.
+/// A fault as it is sent. A longer message is cut.
 pub(super) fn failure(fault: &Fault) -> Failure<'_> {
-    let message = &*fault.message;
     Failure {
         kind: fault.kind,
         code: fault.code,
-        message: &message[..cut(message, FAILURE_BYTES_MAX)],
+        message: beginning(&fault.message, FAILURE_BYTES_MAX),
     }
 }
 
-pub(super) fn known(info: &ObjectInfo) -> Known<'_> {
-    Known {
+pub(super) fn described(info: &ObjectInfo) -> Described<'_> {
+    Described {
         len: info.len,
         version: info.version,
         tag: info
             .tag
             .as_ref()
             .map(Tag::as_bytes)
-            .filter(|tag| tag.len() <= wire::TAG_BYTES_MAX),
+            .filter(|tag| tag.len() <= TAG_BYTES_MAX),
     }
-}
-
-/// The last place up to `most` where a text may be cut.
-fn cut(text: &str, most: usize) -> usize {
-    let mut at = most.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
 }

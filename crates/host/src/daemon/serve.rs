@@ -1,24 +1,48 @@
 //! Serves one client's requests, one after the other.
 use super::extent::Extent;
-use super::holdings::{Foreign, position};
-use super::memory::{Full, Refusal};
-use super::relay::{self, Absurd, Relay};
+use super::memory::Full;
+use super::object::{Object, position};
+use super::relay::{self, Relay};
 use super::session::Session;
-use super::{Object, Shared, lock_of, namespaces};
+use super::shared::Shared;
+use super::violation::{ProtocolViolation, violation};
 use crate::descriptors::DESCRIPTORS_MAX;
-use crate::place::socket_option;
 use crate::socket::{Broken, FrameReader, KEPT_BYTES_MAX, send_if_room, send_with};
-use crate::wire::{
-    Answer, Commit, Described, NewSlab, Pinned, Reply, Report, Request, Reservation, StoreCounts, VERSION,
-    version_of_hello,
-};
+use crate::wire::{Answer, Commit, NewSlab, Reply, Request, Reservation, VERSION, WireError, version_of_hello};
+use std::borrow::Cow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tensorlease_arena::SlabId;
-use tensorlease_engine::{Fault, ObjectInfo, Tag};
+use tensorlease_engine::{Fault, Tag};
 use tensorlease_memory::{InFlight, SlabMemory, limits};
 
-/// Until the client goes, or does what no client does.
+/// Why a client is served no longer.
+enum End {
+    /// It broke the protocol, or speaks another version of it. It is told so in these words.
+    Refused(Cow<'static, str>),
+    /// The connection has ended.
+    Broken(Broken),
+}
+
+impl From<ProtocolViolation> for End {
+    fn from(ProtocolViolation { why }: ProtocolViolation) -> Self {
+        Self::Refused(why.into())
+    }
+}
+
+impl From<Broken> for End {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
+    }
+}
+
+impl From<WireError> for End {
+    fn from(error: WireError) -> Self {
+        Self::Broken(error.into())
+    }
+}
+
+/// Serves until the client goes or breaks the protocol.
 pub(super) fn run(shared: &Shared, session: &Arc<Session>) {
     let mut serving = Serving {
         shared,
@@ -28,14 +52,34 @@ pub(super) fn run(shared: &Shared, session: &Arc<Session>) {
         welcomed: false,
         lane_of: None,
     };
-    match serving.until_the_end() {
-        Broken::Gone => {}
-        broken => log::warn!(
+    let end = loop {
+        match serving.serve_one() {
+            Ok(()) if shared.is_stopping() => return,
+            Ok(()) => {}
+            Err(end) => break end,
+        }
+    };
+    match end {
+        End::Refused(why) => serving.refuse(&why),
+        End::Broken(Broken::Gone) => {}
+        End::Broken(broken) => log::warn!(
             "client {} (process {}) was disconnected: {broken}",
             session.number,
-            session.row().pid
+            session.pid.as_raw_nonzero()
         ),
     }
+}
+
+/// Sends why a client is refused. It does not wait: a client that does not listen is cut off all the same.
+pub(super) fn send_refusal(socket: impl AsFd, why: &str) {
+    let mut bytes = Vec::new();
+    let answer = Answer::Refused { why };
+    Reply {
+        slabs: Vec::new(),
+        answer,
+    }
+    .encode(&mut bytes);
+    let _gone = send_if_room(socket.as_fd(), &bytes);
 }
 
 struct Serving<'s> {
@@ -48,296 +92,240 @@ struct Serving<'s> {
     lane_of: Option<Arc<Session>>,
 }
 
-/// The client named what is not its own, or asked out of turn.
-struct Lie(&'static str);
-
-impl From<Foreign> for Lie {
-    fn from(_: Foreign) -> Self {
-        Self("it named a block that is not its own")
-    }
-}
-
-impl From<Absurd> for Lie {
-    fn from(Absurd(why): Absurd) -> Self {
-        Self(why)
-    }
-}
-
-/// An answer that borrows from the objects that it is about.
-enum Outcome {
-    /// With the session that the connection is a lane of.
-    Welcome(Option<Arc<Session>>),
-    Pinned(u64, Vec<Option<Arc<Object>>>),
-    Exchanged(Vec<Reservation>),
-    Extent(Reservation),
-    NoExtent(Refusal),
-    Flags(Vec<bool>),
-    Removed(u64),
-    Described(Vec<Option<Arc<Object>>>),
-    Results(Vec<Result<u64, Fault>>),
-    Known(Vec<Result<Option<ObjectInfo>, Fault>>),
-    Counts,
-    Report,
-    /// The message gets none.
-    Nothing,
-}
-
-impl<'s> Serving<'s> {
-    fn until_the_end(&mut self) -> Broken {
-        loop {
-            if let Err(broken) = self.serve_one() {
-                return broken;
-            }
-            if self.shared.is_stopping() {
-                return Broken::Gone;
-            }
-        }
-    }
-
-    fn serve_one(&mut self) -> Result<(), Broken> {
+impl Serving<'_> {
+    fn serve_one(&mut self) -> Result<(), End> {
         let body = self.reader.next(self.session.socket.as_fd())?;
         if !self.welcomed
             && let Some(version) = version_of_hello(body).filter(|version| *version != VERSION)
         {
-            return self.refuse(&self.shared.other_version(version));
+            return Err(End::Refused(self.shared.other_version(version).into()));
         }
         let request = Request::decode(body)?;
-        if self.welcomed == matches!(request, Request::Hello { .. }) {
-            return self.refuse("its first message, and no other, says hello");
-        }
-        let asker = Asker {
+        let mut asker = Asker {
             shared: self.shared,
+            connection: self.session,
             session: self.lane_of.as_ref().unwrap_or(self.session),
+            out: &mut self.out,
         };
-        let done = match (&request, &self.lane_of, &self.shared.relay) {
-            (Request::Hello { lane_of, .. }, ..) => hello(self.shared, self.session, *lane_of),
-            (request, Some(_), Some(relay)) => asker.relayed(relay, request),
-            (request, None, Some(_)) if !is_about_memory(request) => {
-                Err(Lie("it asked for objects, which are asked for on a lane"))
+        match (&request, self.welcomed, &self.lane_of, &self.shared.relay) {
+            (Request::Hello { lane_of, .. }, false, ..) => {
+                let lane_of = asker.hello(*lane_of)?;
+                self.welcomed = true;
+                self.lane_of = lane_of;
+                Ok(())
+            }
+            (Request::Hello { .. }, true, ..) | (_, false, ..) => {
+                Ok(violation("its first message, and no other, says hello")?)
+            }
+            (request, _, Some(_), Some(relay)) => asker.relayed(relay, request),
+            (request, _, None, Some(_)) if !is_about_memory(request) => {
+                Ok(violation("it asked for objects, which are asked for on a lane")?)
             }
             (request, ..) => asker.done(request),
-        };
-        match done {
-            // Only messages without an answer give something back.
-            Ok(Outcome::Nothing) if self.session.holdings().is_over() => Err(Broken::Gone),
-            Ok(Outcome::Nothing) => Ok(()),
-            Ok(outcome) => {
-                if let Outcome::Welcome(lane_of) = &outcome {
-                    self.welcomed = true;
-                    self.lane_of.clone_from(lane_of);
-                }
-                self.answer(&outcome)
-            }
-            Err(Lie(why)) => self.refuse(why),
         }
     }
 
-    fn refuse(&mut self, why: &str) -> Result<(), Broken> {
+    fn refuse(&self, why: &str) {
         let client = self.lane_of.as_ref().unwrap_or(self.session);
         log::warn!("client {} is cut off: {why}", client.number);
-        let reply = Reply {
-            slabs: Vec::new(),
-            answer: Answer::Refused { why },
-        };
-        self.out.clear();
-        reply.encode(&mut self.out);
-        // Without waiting: a client that does not listen is cut off all the same.
-        let told = send_if_room(self.session.socket.as_fd(), &self.out);
+        send_refusal(&self.session.socket, why);
         if let Some(client) = &self.lane_of {
-            // Whoever lies on one of its lanes loses all of them.
+            // A client that breaks the protocol on one of its lanes loses all of them.
             self.shared.cut_off(client);
         }
-        told.and(Err(Broken::Gone))
-    }
-
-    fn answer(&mut self, outcome: &Outcome) -> Result<(), Broken> {
-        let new = self.new_slabs(outcome);
-        let slabs = new.iter().map(|(slab, memory)| NewSlab {
-            slab: slab.0,
-            len: memory.mapping().len() as u64,
-        });
-        let reply = Reply {
-            slabs: slabs.collect(),
-            answer: self.worded(outcome),
-        };
-        self.out.clear();
-        if KEPT_BYTES_MAX < self.out.capacity() {
-            self.out.shrink_to(KEPT_BYTES_MAX);
-        }
-        reply.encode(&mut self.out);
-        let descriptors: Vec<_> = new.iter().filter_map(|(_, memory)| memory.mapping().memfd()).collect();
-        send_with(self.session.socket.as_fd(), &self.out, &descriptors)
-    }
-
-    /// The slabs that this answer is the first to name to this client.
-    fn new_slabs(&self, outcome: &Outcome) -> Vec<(SlabId, SlabMemory)> {
-        let mut named: Vec<SlabId> = match outcome {
-            Outcome::Pinned(_, objects) => objects
-                .iter()
-                .flatten()
-                .map(|object| object.lease.block().slab)
-                .collect(),
-            Outcome::Exchanged(reservations) => reservations.iter().filter_map(slab_of).collect(),
-            Outcome::Extent(reservation) => slab_of(reservation).into_iter().collect(),
-            _ => Vec::new(),
-        };
-        named.dedup();
-        let mut holdings = self.session.holdings();
-        named.retain(|slab| holdings.show(*slab));
-        drop(holdings);
-        debug_assert!(named.len() <= DESCRIPTORS_MAX);
-        let memory = |slab: SlabId| Some((slab, self.shared.memory.slab(slab)?));
-        named.into_iter().filter_map(memory).collect()
-    }
-
-    fn worded<'o>(&self, outcome: &'o Outcome) -> Answer<'o>
-    where
-        's: 'o,
-    {
-        let shared = self.shared;
-        match outcome {
-            Outcome::Welcome(_) => Answer::Welcome {
-                capacity_bytes: self.shared.memory.capacity_bytes(),
-                session: self.session.number,
-                engine: shared.relay.as_ref().map(|relay| relay.claims()),
-            },
-            Outcome::Pinned(ticket, objects) => Answer::Pinned {
-                ticket: *ticket,
-                objects: objects.iter().map(|object| object.as_deref().map(pinned)).collect(),
-            },
-            Outcome::Exchanged(reservations) => Answer::Exchanged {
-                reservations: reservations.clone(),
-            },
-            Outcome::Extent(reservation) => Answer::Extent {
-                reservation: *reservation,
-            },
-            Outcome::NoExtent(Refusal { why, registration }) => Answer::NoExtent {
-                why,
-                registration: *registration,
-            },
-            Outcome::Flags(flags) => Answer::Flags { flags: flags.clone() },
-            Outcome::Removed(count) => Answer::Removed { count: *count },
-            Outcome::Described(objects) => Answer::Described {
-                objects: objects.iter().map(|object| object.as_deref().map(described)).collect(),
-            },
-            Outcome::Results(results) => Answer::Results {
-                results: results
-                    .iter()
-                    .map(|result| result.as_ref().copied().map_err(relay::failure))
-                    .collect(),
-            },
-            Outcome::Known(objects) => {
-                let object = |found: &'o Option<ObjectInfo>| found.as_ref().map(relay::known);
-                Answer::Known {
-                    objects: objects
-                        .iter()
-                        .map(|found| found.as_ref().map(object).map_err(relay::failure))
-                        .collect(),
-                }
-            }
-            Outcome::Counts => Answer::Counts(self.shared.counts()),
-            Outcome::Report => Answer::Report(self.shared.report()),
-            Outcome::Nothing => unreachable!("a message without an answer is not answered"),
-        }
     }
 }
 
-fn pinned(object: &Object) -> Pinned<'_> {
-    Pinned {
-        position: position(object.lease.block(), object.len),
-        version: object.version,
-        tag: object.tag.as_bytes(),
-    }
-}
-
-fn described(object: &Object) -> Described<'_> {
-    Described {
-        len: object.len,
-        version: object.version,
-        tag: object.tag.as_bytes(),
-    }
-}
-
-fn slab_of(reservation: &Reservation) -> Option<SlabId> {
-    match reservation {
-        Reservation::Block { position, .. } => Some(SlabId(position.slab)),
-        Reservation::Full { .. } => None,
-    }
-}
-
-/// Who asks, and whom.
-#[derive(Clone, Copy)]
+/// Who asks, and where the answer goes.
 struct Asker<'s> {
     shared: &'s Shared,
+    /// The answer goes here.
+    connection: &'s Arc<Session>,
+    /// Holds what is asked for. For a lane this is not the connection's own session.
     session: &'s Session,
+    out: &'s mut Vec<u8>,
 }
 
 impl Asker<'_> {
-    fn done(self, request: &Request<'_>) -> Result<Outcome, Lie> {
+    /// Answers the first message. The connection is a session of its own, or a lane of the session that is returned.
+    fn hello(&mut self, lane_of: u64) -> Result<Option<Arc<Session>>, End> {
+        let shared = self.shared;
+        let mut of = None;
+        if lane_of != 0 {
+            of = shared.session_of(lane_of, self.connection.pid);
+            if !of
+                .as_ref()
+                .is_some_and(|of| shared.relay.is_some() && of.add_lane(self.connection))
+            {
+                violation("it asked for a lane of a session that is not its own, or has ended")?;
+            }
+            // A lane holds nothing of its own, and ends with that session.
+            shared.forget(self.connection);
+        }
+        self.answer(Answer::Welcome {
+            capacity_bytes: shared.memory.capacity_bytes(),
+            session: self.connection.number,
+            engine: shared.relay.as_ref().map(|relay| relay.claims()),
+        })?;
+        Ok(of)
+    }
+
+    fn done(&mut self, request: &Request<'_>) -> Result<(), End> {
         let index = &self.shared.index;
-        Ok(match request {
+        let found = |keys: &[&str]| -> Vec<Option<Arc<Object>>> { keys.iter().map(|key| index.get(key)).collect() };
+        match request {
             Request::Hello { .. } | Request::Fetch { .. } | Request::Store { .. } => {
-                return Err(Lie("it asked out of turn"));
+                Ok(violation("it asked out of turn")?)
             }
             Request::Pin { separate, keys } => {
-                let objects: Vec<_> = keys.iter().map(|key| index.get(key)).collect();
+                let objects = found(keys);
                 let ticket = self.session.holdings().pin(objects.clone(), *separate);
-                Outcome::Pinned(ticket, objects)
+                let objects = objects
+                    .iter()
+                    .map(|object| object.as_deref().map(Object::pinned))
+                    .collect();
+                self.answer(Answer::Pinned { ticket, objects })
             }
             Request::Unpin { tickets } => {
                 for ticket in tickets {
                     let unpinned = self.session.holdings().unpin(*ticket)?;
                     drop(unpinned);
                 }
-                Outcome::Nothing
+                self.unanswered()
             }
             Request::Exchange {
                 commits,
                 releases,
                 reserve,
-            } => Outcome::Exchanged(self.exchange(commits, releases, reserve)?),
-            Request::Extent { len } => self.extent(*len)?,
+            } => {
+                let reservations = self.exchange(commits, releases, reserve)?;
+                self.answer(Answer::Exchanged { reservations })
+            }
+            Request::Extent { len } => self.extent(*len),
             Request::ReleaseExtent { ticket } => {
                 let released = self.session.holdings().take_extent(*ticket)?;
                 self.shared.take_back(vec![released]);
-                Outcome::Nothing
+                self.unanswered()
             }
-            Request::Remove { keys } => Outcome::Flags(keys.iter().map(|key| index.remove(key).is_some()).collect()),
-            Request::RemovePrefix { prefix } => Outcome::Removed(index.remove_prefix(prefix)),
-            Request::Contains { keys } => Outcome::Flags(keys.iter().map(|key| index.get(key).is_some()).collect()),
-            Request::Describe { keys } => Outcome::Described(keys.iter().map(|key| index.get(key)).collect()),
-            Request::Counts => Outcome::Counts,
-            Request::Report => Outcome::Report,
+            Request::Remove { keys } => self.flags(keys.iter().map(|key| index.remove(key).is_some())),
+            Request::RemovePrefix { prefix } => self.results(&[Ok(index.remove_prefix(prefix))]),
+            Request::Contains { keys } => self.flags(keys.iter().map(|key| index.get(key).is_some())),
+            Request::Describe { keys } => {
+                let objects = found(keys);
+                let objects = objects
+                    .iter()
+                    .map(|object| Ok(object.as_deref().map(Object::described)));
+                self.answer(Answer::Described {
+                    objects: objects.collect(),
+                })
+            }
+            Request::Counts => self.answer(Answer::Counts(self.shared.counts())),
+            Request::Report => self.answer(Answer::Report(self.shared.report())),
             Request::Leave => {
                 let held = self.session.holdings().leave();
                 drop(held);
-                Outcome::Nothing
+                self.unanswered()
             }
-        })
+        }
     }
 
     /// What the engine behind the daemon is asked, on a lane.
-    fn relayed(self, relay: &Relay, request: &Request<'_>) -> Result<Outcome, Lie> {
+    fn relayed(&mut self, relay: &Relay, request: &Request<'_>) -> Result<(), End> {
         let engine = relay.engine();
-        let flags = |results: Vec<Result<bool, Fault>>| {
-            let number = |result: Result<bool, Fault>| result.map(u64::from);
-            Outcome::Results(results.into_iter().map(number).collect())
+        let number = |result: Result<bool, Fault>| result.map(u64::from);
+        let results = match request {
+            Request::Fetch { reads } => relay.fetch(self.session, reads)?,
+            Request::Store { writes } => relay.store(self.session, writes)?,
+            Request::Remove { keys } => engine.remove_batch(keys).into_iter().map(number).collect(),
+            Request::RemovePrefix { prefix } => vec![engine.remove_prefix(prefix)],
+            Request::Contains { keys } => engine.contains_batch(keys).into_iter().map(number).collect(),
+            Request::Describe { keys } => {
+                let found = engine.describe_batch(keys);
+                let objects = found.iter().map(|found| match found {
+                    Ok(object) => Ok(object.as_ref().map(relay::described)),
+                    Err(fault) => Err(relay::failure(fault)),
+                });
+                return self.answer(Answer::Described {
+                    objects: objects.collect(),
+                });
+            }
+            _ => violation("a lane is for objects, and nothing else")?,
         };
-        Ok(match request {
-            Request::Fetch { reads } => Outcome::Results(relay.fetch(self.session, reads)?),
-            Request::Store { writes } => Outcome::Results(relay.store(self.session, writes)?),
-            Request::Remove { keys } => flags(engine.remove_batch(keys)),
-            Request::RemovePrefix { prefix } => Outcome::Results(vec![engine.remove_prefix(prefix)]),
-            Request::Contains { keys } => flags(engine.contains_batch(keys)),
-            Request::Describe { keys } => Outcome::Known(engine.describe_batch(keys)),
-            _ => return Err(Lie("a lane is for objects, and nothing else")),
+        self.results(&results)
+    }
+
+    fn flags(&mut self, flags: impl Iterator<Item = bool>) -> Result<(), End> {
+        let results = flags.map(|flag| Ok(u64::from(flag))).collect();
+        self.answer(Answer::Results { results })
+    }
+
+    fn results(&mut self, results: &[Result<u64, Fault>]) -> Result<(), End> {
+        let results = results
+            .iter()
+            .map(|result| result.as_ref().copied().map_err(relay::failure));
+        self.answer(Answer::Results {
+            results: results.collect(),
         })
     }
 
+    fn answer(&mut self, answer: Answer<'_>) -> Result<(), End> {
+        let new = self.new_slabs(&answer);
+        let slabs = new.iter().map(|(slab, memory)| NewSlab {
+            slab: slab.0,
+            len: memory.mapping().len() as u64,
+        });
+        let reply = Reply {
+            slabs: slabs.collect(),
+            answer,
+        };
+        self.out.clear();
+        if KEPT_BYTES_MAX < self.out.capacity() {
+            self.out.shrink_to(KEPT_BYTES_MAX);
+        }
+        reply.encode(self.out);
+        let descriptors: Vec<_> = new.iter().filter_map(|(_, memory)| memory.mapping().memfd()).collect();
+        Ok(send_with(self.connection.socket.as_fd(), self.out, &descriptors)?)
+    }
+
+    /// Ends a message that gets no answer. Only such messages give something back. It may have been the last of a
+    /// client that has left.
+    fn unanswered(&self) -> Result<(), End> {
+        if self.connection.holdings().is_over() {
+            return Err(Broken::Gone.into());
+        }
+        Ok(())
+    }
+
+    /// The slabs that this answer names to the client for the first time.
+    fn new_slabs(&self, answer: &Answer<'_>) -> Vec<(SlabId, SlabMemory)> {
+        let slab_of = |reservation: &Reservation| match reservation {
+            Reservation::Block { position, .. } => Some(position.slab),
+            Reservation::Full { .. } => None,
+        };
+        let mut named: Vec<u32> = match answer {
+            Answer::Pinned { objects, .. } => objects.iter().flatten().map(|object| object.position.slab).collect(),
+            Answer::Exchanged { reservations } => reservations.iter().filter_map(slab_of).collect(),
+            Answer::Extent { reservation } => slab_of(reservation).into_iter().collect(),
+            _ => return Vec::new(),
+        };
+        named.dedup();
+        let mut holdings = self.session.holdings();
+        named.retain(|slab| holdings.show(SlabId(*slab)));
+        drop(holdings);
+        debug_assert!(named.len() <= DESCRIPTORS_MAX);
+        let memory = |slab: u32| Some((SlabId(slab), self.shared.memory.slab(SlabId(slab))?));
+        named.into_iter().filter_map(memory).collect()
+    }
+
     /// Everything is checked before anything is done.
-    fn exchange(self, commits: &[Commit<'_>], releases: &[u64], reserve: &[u64]) -> Result<Vec<Reservation>, Lie> {
+    fn exchange(
+        &self,
+        commits: &[Commit<'_>],
+        releases: &[u64],
+        reserve: &[u64],
+    ) -> Result<Vec<Reservation>, ProtocolViolation> {
         let mut blocks = self.taken(commits, releases)?;
-        // Those that are released stand after those that become objects.
+        // The released blocks stand after those that become objects.
         drop(blocks.split_off(commits.len()));
         let mut last = Tag::new(&[]);
         for (commit, lease) in commits.iter().zip(self.shared.memory.lease(blocks)) {
@@ -355,9 +343,9 @@ impl Asker<'_> {
         Ok(self.reserve(reserve))
     }
 
-    /// The blocks of all reservations that a message names. Of a message that is not to be believed everything stays as it was: what its client
-    /// holds it may still write.
-    fn taken(self, commits: &[Commit<'_>], releases: &[u64]) -> Result<Vec<InFlight>, Lie> {
+    /// The blocks of all reservations that a message names. A message that breaks the protocol changes nothing, because
+    /// its client may still write what it holds.
+    fn taken(&self, commits: &[Commit<'_>], releases: &[u64]) -> Result<Vec<InFlight>, ProtocolViolation> {
         let mut holdings = self.session.holdings();
         let mut taken = Vec::with_capacity(commits.len() + releases.len());
         let written = commits.iter().map(|commit| (commit.ticket, Some(commit.len)));
@@ -369,23 +357,23 @@ impl Asker<'_> {
             taken.push((ticket, block));
             match written {
                 Some(len) if len == 0 || whole < len => {
-                    Err(Lie("it wrote an object that is longer than its block, or empty"))
+                    violation("it wrote an object that is longer than its block, or empty")
                 }
                 _ => Ok(()),
             }
         });
-        if let Err(lie) = believed {
+        if let Err(violation) = believed {
             taken
                 .into_iter()
                 .for_each(|(ticket, block)| holdings.put_back(ticket, block));
-            return Err(lie);
+            return Err(violation);
         }
         holdings.counted.written_objects += commits.len() as u64;
         holdings.counted.written_bytes += commits.iter().map(|commit| commit.len).sum::<u64>();
         Ok(taken.into_iter().map(|(_, block)| block).collect())
     }
 
-    fn reserve(self, lens: &[u64]) -> Vec<Reservation> {
+    fn reserve(&self, lens: &[u64]) -> Vec<Reservation> {
         let blocks = self.shared.memory.blocks(lens);
         let mut holdings = self.session.holdings();
         let reservation = |block: Result<InFlight, Full>| match block {
@@ -401,105 +389,44 @@ impl Asker<'_> {
         blocks.into_iter().map(reservation).collect()
     }
 
-    fn extent(self, len: u64) -> Result<Outcome, Lie> {
+    fn extent(&mut self, len: u64) -> Result<(), End> {
         if len == 0 || !len.is_multiple_of(limits::page_bytes() as u64) {
-            return Err(Lie("it asked for an extent that is no whole number of pages"));
+            violation("it asked for an extent that is no whole number of pages")?;
         }
-        Ok(match self.shared.memory.pages(len) {
+        let memory = &self.shared.memory;
+        let reservation = match memory.pages(len) {
             Ok(block) => {
-                let lease = self.shared.memory.lease(vec![block]).remove(0);
+                let lease = memory.lease(vec![block]).remove(0);
                 let place = lease.block();
-                let slab = self.shared.memory.slab(place.slab);
-                let extent = slab
-                    .and_then(|slab| Extent::new(lease, slab))
-                    .expect("a leased block lies in its slab");
+                let extent = memory.slab(place.slab).and_then(|slab| Extent::new(lease, slab));
+                let extent = extent.expect("a leased block lies in its slab");
                 if self.shared.relay.is_some() {
-                    // It is the engine that writes here, in this process.
+                    // The engine writes here, in this process.
                     extent.prefault();
                 }
-                Outcome::Extent(Reservation::Block {
+                Reservation::Block {
                     ticket: self.session.holdings().lend(extent),
                     position: position(place, len),
-                })
+                }
             }
             Err(Full {
                 refusal: Some(refusal), ..
-            }) => Outcome::NoExtent(refusal),
-            Err(Full { free, .. }) => Outcome::Extent(Reservation::Full { free }),
-        })
+            }) => {
+                return self.answer(Answer::NoExtent {
+                    why: &refusal.why,
+                    registration: refusal.registration,
+                });
+            }
+            Err(Full { free, .. }) => Reservation::Full { free },
+        };
+        self.answer(Answer::Extent { reservation })
     }
 }
 
-/// What a connection that is no lane may ask of a daemon with an engine behind it.
+/// Messages that are allowed on a session's own connection where an engine has the objects.
 fn is_about_memory(request: &Request<'_>) -> bool {
     matches!(
         request,
         Request::Extent { .. } | Request::ReleaseExtent { .. } | Request::Counts | Request::Report | Request::Leave
     )
-}
-
-/// The first message: a session of its own, or a lane of one that this process has.
-fn hello(shared: &Shared, session: &Arc<Session>, lane_of: u64) -> Result<Outcome, Lie> {
-    if lane_of == 0 {
-        return Ok(Outcome::Welcome(None));
-    }
-    let of = shared.session_of(lane_of, session.pid);
-    let of = of.filter(|of| shared.relay.is_some() && of.add_lane(session));
-    let of = of.ok_or(Lie(
-        "it asked for a lane of a session that is not its own, or has ended",
-    ))?;
-    // It holds nothing of its own, and ends with that session.
-    shared.forget(session);
-    Ok(Outcome::Welcome(Some(of)))
-}
-
-impl Shared {
-    /// What a client of another version must know to go on.
-    fn other_version(&self, theirs: u16) -> String {
-        let StoreCounts { objects, object_bytes } = self.counts();
-        let plural = if objects == 1 { "" } else { "s" };
-        format!(
-            "it speaks version {theirs} of the protocol, and the daemon (process {}, tensorlease {}) version {VERSION}; \
-             the daemon holds {objects} object{plural} of {object_bytes} bytes: use the package in its version here too, or end \
-             the daemon with `tensorlease stop {}`, which loses them",
-            std::process::id(),
-            env!("CARGO_PKG_VERSION"),
-            socket_option(self.options.socket.as_path()),
-        )
-    }
-
-    fn counts(&self) -> StoreCounts {
-        if let Some(relay) = &self.relay {
-            let stats = relay.engine().stats();
-            return StoreCounts {
-                objects: stats.objects,
-                object_bytes: stats.object_bytes,
-            };
-        }
-        StoreCounts {
-            objects: self.index.objects(),
-            object_bytes: self.index.object_bytes(),
-        }
-    }
-
-    fn report(&self) -> Report {
-        let sessions: Vec<_> = lock_of(&self.sessions).values().cloned().collect();
-        let mut clients: Vec<_> = sessions.iter().map(|session| session.row()).collect();
-        clients.sort_unstable_by_key(|row| row.session);
-        clients.truncate(crate::wire::LIST_MAX);
-        let relay = self.relay.as_deref();
-        Report {
-            engine: relay.map_or("embedded", |relay| relay.claims().name).to_owned(),
-            quarantined_bytes: relay.map_or(0, |relay| relay.quarantine.bytes()),
-            late_bytes: relay.map_or(0, |relay| relay.quarantine.late_bytes()),
-            register_calls: relay.map_or(0, |relay| relay.engine().stats().register_calls),
-            capacity_bytes: self.memory.capacity_bytes(),
-            held_bytes: self.memory.held_bytes(),
-            counts: self.counts(),
-            pid: std::process::id(),
-            age_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            clients,
-            namespaces: namespaces::rows(&self.index),
-        }
-    }
 }

@@ -1,16 +1,14 @@
 //! One client's connection: its process, its socket, what it holds.
-use super::extent::Extent;
 use super::holdings::Holdings;
-use super::{Shared, lock_of, mapped};
+use crate::lock::lock;
 use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
-/// Its requests are served by one thread; the reaper ends it.
+/// One thread serves its requests. The reaper ends it.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) number: u64,
@@ -22,11 +20,9 @@ pub(super) struct Session {
     holdings: Mutex<Holdings>,
     /// Further connections of the same process, which carry what the engine behind the daemon does for it.
     lanes: Mutex<Vec<Weak<Self>>>,
-    transfer_bytes: AtomicU64,
-    late_bytes: AtomicU64,
 }
 
-/// A client has no more lanes: each has a thread here.
+/// Most lanes of one client. Each has a thread here.
 const LANES_MAX: usize = 64;
 
 /// Bytes that the engine moves for a client just now.
@@ -37,7 +33,7 @@ pub(super) struct Transferring<'s> {
 
 impl Drop for Transferring<'_> {
     fn drop(&mut self) {
-        self.session.transfer_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.session.holdings().counted.transfer_bytes -= self.bytes;
     }
 }
 
@@ -51,16 +47,14 @@ impl Session {
             came: Instant::now(),
             holdings: Mutex::default(),
             lanes: Mutex::default(),
-            transfer_bytes: AtomicU64::new(0),
-            late_bytes: AtomicU64::new(0),
         }
     }
 
     /// `lane` becomes one of this session's. False: it has too many, or asks for nothing more.
     pub(super) fn add_lane(&self, lane: &Arc<Self>) -> bool {
-        let mut lanes = lock_of(&self.lanes);
+        let mut lanes = lock(&self.lanes);
         lanes.retain(|lane| 0 < lane.strong_count());
-        // Under the lock, so that a lane is either ended with its session or not begun.
+        // The lock is held, so that a lane is either ended with its session or not begun.
         if self.holdings().has_left() || LANES_MAX <= lanes.len() {
             return false;
         }
@@ -68,17 +62,17 @@ impl Session {
         true
     }
 
-    /// Ends all of its connections; a transfer that runs goes on.
+    /// Ends all of its connections. A transfer that runs goes on.
     pub(super) fn hang_up(&self) {
         socket::shut_down(&self.socket);
-        for lane in lock_of(&self.lanes).iter().filter_map(Weak::upgrade) {
+        for lane in lock(&self.lanes).iter().filter_map(Weak::upgrade) {
             socket::shut_down(&lane.socket);
         }
     }
 
-    /// Nothing is added to what it holds any more, and it gets no lane. True: it holds nothing.
-    fn close(&self) -> bool {
-        // No answer leaves any more: of what is added until the next line the client never hears.
+    /// Adds nothing to what it holds any more, and no lane. True: it holds nothing.
+    pub(super) fn close(&self) -> bool {
+        // No answer leaves any more. The client never hears of what is added until the next line.
         socket::shut_down(&self.socket);
         let empty = self.holdings().close();
         self.hang_up();
@@ -86,7 +80,7 @@ impl Session {
     }
 
     pub(super) fn transferring(&self, bytes: u64) -> Transferring<'_> {
-        self.transfer_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.holdings().counted.transfer_bytes += bytes;
         Transferring { session: self, bytes }
     }
 
@@ -102,13 +96,13 @@ impl Session {
         counted.written_bytes += bytes;
     }
 
-    /// A transfer failed that may still write so many bytes of its extents.
+    /// Counts bytes that a failed transfer may still write.
     pub(super) fn count_late(&self, bytes: u64) {
-        self.late_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.holdings().counted.late_bytes += bytes;
     }
 
     pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
-        lock_of(&self.holdings)
+        lock(&self.holdings)
     }
 
     pub(super) fn row(&self) -> ClientRow {
@@ -116,65 +110,14 @@ impl Session {
             session: self.number,
             pid: self.pid.as_raw_nonzero().get().unsigned_abs(),
             age_ms: u64::try_from(self.came.elapsed().as_millis()).unwrap_or(u64::MAX),
-            transfer_bytes: self.transfer_bytes.load(Ordering::Relaxed),
-            late_bytes: self.late_bytes.load(Ordering::Relaxed),
             ..self.holdings().row()
         }
-    }
-}
-
-impl Shared {
-    pub(super) fn add_session(&self, session: &Arc<Session>) {
-        lock_of(&self.sessions).insert(session.number, Arc::clone(session));
-        self.reaper.wake();
-    }
-
-    /// The socket has ended. A client that holds nothing is gone, and so is one that has nothing mapped: it has become
-    /// another program. What another one holds waits for the end of its process, which may still read and write that
-    /// memory.
-    pub(super) fn cut_off(&self, session: &Session) {
-        if session.close() {
-            self.forget(session);
-        } else if !mapped::may_touch_memory(session) {
-            self.bury(session);
-        }
-    }
-
-    /// The process is dead: whatever it held goes back, but for extents in which a transfer runs or may still write.
-    pub(super) fn bury(&self, session: &Session) {
-        let (held, extents) = session.holdings().end();
-        // After that no lane is added, and no transfer begins.
-        session.hang_up();
-        // Outside the lock: giving back takes others.
-        drop(held);
-        self.take_back(extents);
-        self.forget(session);
-    }
-
-    /// Extents whose client is done with them.
-    pub(super) fn take_back(&self, extents: Vec<Arc<Extent>>) {
-        match &self.relay {
-            Some(relay) => relay.quarantine.take(extents),
-            None => drop(extents),
-        }
-    }
-
-    /// The session of this very process that a connection wants to be a lane of.
-    pub(super) fn session_of(&self, number: u64, pid: Pid) -> Option<Arc<Session>> {
-        let session = lock_of(&self.sessions).get(&number).cloned();
-        session.filter(|session| session.pid == pid)
-    }
-
-    pub(super) fn forget(&self, session: &Session) {
-        lock_of(&self.sessions).remove(&session.number);
-        self.reaper.wake();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Daemon, DaemonOptions};
-    use super::*;
     use crate::place::SocketPath;
     use std::os::unix::net::UnixStream;
 
@@ -190,7 +133,7 @@ mod tests {
         let (client, served) = UnixStream::pair().unwrap();
         let (_alive, death) = UnixStream::pair().unwrap();
         daemon.attach(served.into(), death.into());
-        let session = lock_of(&daemon.shared.sessions).values().next().cloned().unwrap();
+        let session = daemon.shared.all_sessions().remove(0);
         // A lie on one of its lanes, while a request for memory is being served on its own connection.
         daemon.shared.cut_off(&session);
         assert_eq!(daemon.sessions(), 0, "it held nothing");

@@ -1,5 +1,23 @@
 //! Numbers, strings and lists in a body.
-use super::{KEY_BYTES_MAX, LIST_MAX, Position, TAG_BYTES_MAX};
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
+/// Longest tag, bytes.
+pub const TAG_BYTES_MAX: usize = 1024;
+/// Most keys, tickets or blocks in one list of a request. It bounds the answer too.
+pub const LIST_MAX: usize = 1024;
+
+/// Memory of the daemon's arena. The generation tells the present owner of these bytes from earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Number of the slab.
+    pub slab: u32,
+    /// First byte, from the slab's beginning.
+    pub offset: u64,
+    /// Length, bytes.
+    pub len: u64,
+    /// Generation of the block.
+    pub generation: u32,
+}
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +116,15 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(self.short()?).map_err(|_| WireError::BadField { field })
     }
 
+    /// A flag, and what follows where it is set.
+    pub(super) fn option<T>(
+        &mut self,
+        field: &'static str,
+        item: impl FnOnce(&mut Self) -> Result<T, WireError>,
+    ) -> Result<Option<T>, WireError> {
+        self.flag(field)?.then(|| item(self)).transpose()
+    }
+
     /// A list: its length, and that many items of at least `least` bytes each.
     pub(super) fn list<T>(
         &mut self,
@@ -137,6 +164,15 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The beginning of a text that may be too long.
+pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 pub(super) fn put_position(out: &mut Vec<u8>, position: Position) {
     put_u32(out, position.slab);
     put_u64(out, position.offset);
@@ -156,7 +192,7 @@ pub(super) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Bytes behind a length of 16 bits. Whoever sends them has checked that they are not longer.
+/// Bytes behind a length of 16 bits. The caller has checked that they are not longer.
 pub(super) fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert!(bytes.len() <= KEY_BYTES_MAX);
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
@@ -164,9 +200,16 @@ pub(super) fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&bytes[..usize::from(len)]);
 }
 
-pub(super) fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut item: impl FnMut(&mut Vec<u8>, &T)) {
+pub(super) fn put_option<T>(out: &mut Vec<u8>, item: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
+    out.push(u8::from(item.is_some()));
+    if let Some(item) = item {
+        put(out, item);
+    }
+}
+
+pub(super) fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut put: impl FnMut(&mut Vec<u8>, &T)) {
     put_u32(out, u32::try_from(items.len()).unwrap_or(u32::MAX));
     for each in items {
-        item(out, each);
+        put(out, each);
     }
 }

@@ -1,5 +1,5 @@
-//! What a daemon relays to an engine behind it: what that engine claims, what is to be moved, and what became of it.
-use super::field::{Fields, WireError, put_list, put_short, put_u32, put_u64};
+//! Messages about the engine behind a daemon: what it claims, what it is to move, and the results.
+use super::field::{Fields, WireError, put_list, put_option, put_short, put_u32, put_u64};
 use tensorlease_engine::FaultKind;
 
 /// What the engine behind a daemon can do and wants.
@@ -7,27 +7,23 @@ use tensorlease_engine::FaultKind;
 pub struct Claims<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Longest memory of one transfer, bytes; no extent is longer.
+    /// Longest memory of one transfer, bytes. No extent is longer.
     pub registration_bytes_max: u64,
     /// Most keys of one message.
     pub batch_keys_max: u32,
     /// Most bytes of one message with more than one key.
     pub batch_bytes_max: u64,
-    /// Readers beyond which more bring nothing.
+    /// More threads than this bring nothing.
     pub readers_worth: u32,
     /// As in the engine's capabilities, bytes.
     pub large_read_bytes_min: u64,
     /// As in the engine's capabilities, bytes.
     pub large_write_bytes_min: u64,
-    /// Reads ranges of objects.
-    pub ranges: bool,
-    /// A replace is atomic.
-    pub atomic_replace: bool,
     /// Makes room by itself.
     pub evicts: bool,
     /// Others make room.
     pub others_make_room: bool,
-    /// Keeps tags and sizes.
+    /// Keeps tags and sizes, and replaces atomically.
     pub describes: bool,
 }
 
@@ -51,7 +47,7 @@ pub struct Fetch<'a> {
     pub object_len: u64,
     /// First byte of the object that is wanted.
     pub offset: u64,
-    /// Where the bytes go; as many as it has are wanted.
+    /// Where the bytes go. Its length is the number of bytes that are wanted.
     pub to: Span,
     /// Tag that the object must have. None: any.
     pub tag: Option<&'a [u8]>,
@@ -81,9 +77,9 @@ pub struct Failure<'a> {
     pub message: &'a str,
 }
 
-/// What an engine knows about an object.
+/// What one object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known<'a> {
+pub struct Described<'a> {
     /// Size, bytes.
     pub len: u64,
     /// As in the engine's description.
@@ -92,7 +88,7 @@ pub struct Known<'a> {
     pub tag: Option<&'a [u8]>,
 }
 
-/// Longest message of a failure, bytes: those of a full batch fit in one frame.
+/// Longest message of a failure, bytes. The messages of a full batch fit in one frame.
 pub const FAILURE_BYTES_MAX: usize = 1024;
 
 const SPAN_BYTES: usize = 3 * 8;
@@ -108,13 +104,7 @@ pub(super) fn put_claims(out: &mut Vec<u8>, claims: &Claims<'_>) {
     put_u32(out, claims.readers_worth);
     put_u64(out, claims.large_read_bytes_min);
     put_u64(out, claims.large_write_bytes_min);
-    for claim in [
-        claims.ranges,
-        claims.atomic_replace,
-        claims.evicts,
-        claims.others_make_room,
-        claims.describes,
-    ] {
+    for claim in [claims.evicts, claims.others_make_room, claims.describes] {
         out.push(u8::from(claim));
     }
 }
@@ -128,8 +118,6 @@ pub(super) fn claims<'a>(fields: &mut Fields<'a>) -> Result<Claims<'a>, WireErro
         readers_worth: fields.u32()?,
         large_read_bytes_min: fields.u64()?,
         large_write_bytes_min: fields.u64()?,
-        ranges: fields.flag("ranges")?,
-        atomic_replace: fields.flag("atomic_replace")?,
         evicts: fields.flag("evicts")?,
         others_make_room: fields.flag("others_make_room")?,
         describes: fields.flag("describes")?,
@@ -150,24 +138,13 @@ fn span(fields: &mut Fields<'_>) -> Result<Span, WireError> {
     })
 }
 
-fn put_optional_tag(out: &mut Vec<u8>, tag: Option<&[u8]>) {
-    out.push(u8::from(tag.is_some()));
-    if let Some(tag) = tag {
-        put_short(out, tag);
-    }
-}
-
-fn optional_tag<'a>(fields: &mut Fields<'a>) -> Result<Option<&'a [u8]>, WireError> {
-    fields.flag("tag")?.then(|| fields.tag()).transpose()
-}
-
 pub(super) fn put_fetches(out: &mut Vec<u8>, reads: &[Fetch<'_>]) {
     put_list(out, reads, |out, read| {
         put_short(out, read.key.as_bytes());
         put_u64(out, read.object_len);
         put_u64(out, read.offset);
         put_span(out, &read.to);
-        put_optional_tag(out, read.tag);
+        put_option(out, read.tag, put_short);
         out.push(u8::from(read.by_transport));
     });
 }
@@ -179,7 +156,7 @@ pub(super) fn fetches<'a>(fields: &mut Fields<'a>) -> Result<Vec<Fetch<'a>>, Wir
             object_len: fields.u64()?,
             offset: fields.u64()?,
             to: span(fields)?,
-            tag: optional_tag(fields)?,
+            tag: fields.option("tag", Fields::tag)?,
             by_transport: fields.flag("by_transport")?,
         })
     })
@@ -211,7 +188,7 @@ pub(super) fn put_results<T>(out: &mut Vec<u8>, results: &[Result<T, Failure<'_>
             Ok(result) => put(out, result),
             Err(failure) => {
                 let place = FaultKind::ALL.iter().position(|kind| *kind == failure.kind);
-                // A kind that is new here is taken for the worst.
+                // A kind that is not listed is sent as the worst one.
                 let place = place.unwrap_or(7);
                 out.push(u8::try_from(place).unwrap_or(u8::MAX));
                 put_u32(out, failure.code.cast_unsigned());
@@ -238,22 +215,20 @@ pub(super) fn results<'a, T>(
     })
 }
 
-pub(super) fn put_known(out: &mut Vec<u8>, known: &Option<Known<'_>>) {
-    out.push(u8::from(known.is_some()));
-    if let Some(known) = known {
-        put_u64(out, known.len);
-        put_u64(out, known.version);
-        put_optional_tag(out, known.tag);
-    }
+pub(super) fn put_described(out: &mut Vec<u8>, object: &Option<Described<'_>>) {
+    put_option(out, object.as_ref(), |out, object| {
+        put_u64(out, object.len);
+        put_u64(out, object.version);
+        put_option(out, object.tag, put_short);
+    });
 }
 
-pub(super) fn known<'a>(fields: &mut Fields<'a>) -> Result<Option<Known<'a>>, WireError> {
-    if !fields.flag("object")? {
-        return Ok(None);
-    }
-    Ok(Some(Known {
-        len: fields.u64()?,
-        version: fields.u64()?,
-        tag: optional_tag(fields)?,
-    }))
+pub(super) fn described<'a>(fields: &mut Fields<'a>) -> Result<Option<Described<'a>>, WireError> {
+    fields.option("object", |fields| {
+        Ok(Described {
+            len: fields.u64()?,
+            version: fields.u64()?,
+            tag: fields.option("tag", Fields::tag)?,
+        })
+    })
 }

@@ -1,7 +1,7 @@
 //! What a client asks.
 use super::field::{Fields, WireError, put_list, put_short, put_u16, put_u32, put_u64};
+use super::frame::{MAGIC, frame};
 use super::relay::{self, Fetch, Store};
-use super::{MAGIC, frame};
 
 /// A reserved block becomes an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub struct Commit<'a> {
     pub tag: &'a [u8],
 }
 
-/// One message of a client. `Unpin`, `ReleaseExtent` and `Leave` get no answer; every other message gets one.
+/// One message of a client. `Unpin`, `ReleaseExtent` and `Leave` get no answer. Every other message gets one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// The first message.
     Hello {
         /// Of the protocol.
         version: u16,
-        /// 0: a new session. Otherwise the session of this very process whose lane this connection is to be.
+        /// 0: a new session. Otherwise the session of the same process that this connection is a lane of.
         lane_of: u64,
     },
     /// Where do these objects lie? They stay as they are until they are unpinned.
@@ -62,7 +62,7 @@ pub enum Request<'a> {
         /// Their keys.
         keys: Vec<&'a str>,
     },
-    /// Removes every object whose key starts so.
+    /// Removes every object whose key starts with it.
     RemovePrefix {
         /// May be empty.
         prefix: &'a str,
@@ -91,7 +91,8 @@ pub enum Request<'a> {
         /// At most as many as that engine takes.
         writes: Vec<Store<'a>>,
     },
-    /// The client asks for nothing more: its reservations end. What it still reads in place, and its extents, it gives back one by one.
+    /// The client asks for nothing more. Its reservations end. It gives back its extents and what it still reads in
+    /// place one by one.
     Leave,
 }
 
@@ -111,8 +112,8 @@ const LEAVE: u8 = 13;
 const FETCH: u8 = 14;
 const STORE: u8 = 15;
 
-/// The version that the sender of a first message speaks, also where the rest of its hello is another one's. None: it
-/// is no hello.
+/// The version that the sender of a hello speaks, also where the rest of the hello is of another version. None: it is
+/// no hello.
 pub fn version_of_hello(body: &[u8]) -> Option<u16> {
     let mut fields = Fields::new(body);
     let is_hello = fields.u8().ok()? == HELLO && fields.u32().ok()? == MAGIC;

@@ -1,4 +1,4 @@
-//! What no client does, each on a connection of its own, which the daemon must end.
+//! Breaches of the protocol. Each is committed on a connection of its own, which the daemon must end.
 use crate::support::RawClient;
 use tensorlease_host::SocketPath;
 use tensorlease_host::wire::{Answer, Commit, Request, Reservation, VERSION};
@@ -88,7 +88,7 @@ fn commit(ticket: u64, len: u64) -> Request<'static> {
     }
 }
 
-/// Panics where a lie is believed. What a liar held stays its process's until that ends.
+/// Panics where the daemon accepts a breach. What the client held stays its process's until that ends.
 pub(crate) fn tell(socket: &SocketPath) {
     for (what, lie) in LIES {
         let mut client = RawClient::welcomed(socket);

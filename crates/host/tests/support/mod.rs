@@ -49,14 +49,14 @@ impl Place {
         self.started(role, &mut Command::new(this_program()))
     }
 
-    /// The same in a PID namespace of its own. None: this system makes none for this user.
+    /// Starts it in a PID namespace of its own. None: this system makes none for this user.
     pub(crate) fn process_in_a_namespace(&self, role: &str) -> Option<Process> {
         let unshare = |more: &[&str]| {
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "--kill-child"]).args(more);
             command
         };
-        // Whoever is not root needs a user namespace for it.
+        // A user who is not root needs a user namespace for it.
         let ways: [&[&str]; 2] = [&[], &["--map-root-user"]];
         let works = |more: &&&[&str]| unshare(more).arg("true").status().is_ok_and(|status| status.success());
         let more = ways.iter().find(works)?;
@@ -86,7 +86,7 @@ fn this_program() -> std::path::PathBuf {
     std::env::current_exe().expect("this program has a path")
 }
 
-/// What a test of this program has started it as, with the socket; `None`: nobody has.
+/// The role as which a test started this program, and the socket. None: no test started it.
 pub(crate) fn role() -> Option<(String, SocketPath)> {
     let role = std::env::var(ROLE).ok()?;
     let socket = std::env::var_os(SOCKET).expect("a role has a socket");
@@ -113,7 +113,7 @@ impl Drop for Process {
     }
 }
 
-/// What a test program says when the parent may go on; then it waits to be killed.
+/// Tells the parent that it may go on, then waits to be killed.
 pub(crate) fn ready_until_killed() -> ! {
     println!("ready");
     std::io::stdout().flush().expect("the parent listens");

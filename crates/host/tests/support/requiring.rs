@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlease_engine::{Capabilities, CloseError, Embedded, EmbeddedOptions, Engine, EngineStats, Fault, FaultKind};
 use tensorlease_engine::{ReadOp, RegisterError, Registration, WriteOp};
-use tensorlease_memory::{Region, RegionSet};
+use tensorlease_memory::{Region, RegionMap};
 
 pub(crate) const STORE_BYTES: u64 = 48 << 20;
 
 pub(crate) struct Requiring {
     inner: Embedded,
     capabilities: Capabilities,
-    regions: Mutex<RegionSet>,
+    regions: Mutex<RegionMap>,
     /// Every region that was ever registered.
     pub(crate) registered: Mutex<Vec<Region>>,
     /// Regions that were registered when it was closed.
@@ -66,14 +66,12 @@ impl Engine for Requiring {
             return Err(RegisterError::TooLarge { len: region.len, limit });
         }
         self.registered.lock().expect("no test panics here").push(region);
-        self.regions.lock().expect("no test panics here").insert(region);
+        self.regions.lock().expect("no test panics here").insert(region, ());
         Ok(())
     }
     fn unregister(&self, region: Region) -> Result<(), RegisterError> {
         let removed = self.regions.lock().expect("no test panics here").remove(region);
-        removed
-            .then_some(())
-            .ok_or(RegisterError::Unknown { addr: region.addr })
+        removed.ok_or(RegisterError::Unknown { addr: region.addr })
     }
     fn read_batch(&self, reads: &[ReadOp<'_>]) -> Vec<Result<u64, Fault>> {
         if self.refuses(reads.iter().map(|read| read.target.region())) {

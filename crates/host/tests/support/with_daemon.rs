@@ -23,7 +23,7 @@ impl WithDaemon {
         Self::of(place, daemon)
     }
 
-    /// The same, in front of an engine.
+    /// A daemon in front of an engine.
     pub(crate) fn before(behind: Behind) -> Self {
         let place = Place::new();
         let daemon = Daemon::start_before(place.options(), behind).expect("a daemon starts");

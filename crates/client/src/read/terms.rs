@@ -1,0 +1,38 @@
+//! What a read plans by: limits of the engine and of the store's memory, as plain numbers.
+
+use tensorlease_arena::plan::GroupLimits;
+
+/// Constant while a read runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// Must memory be registered before the engine transfers to it?
+    pub(crate) registers: bool,
+    /// Most bytes of one registration.
+    pub(crate) registration_bytes_max: u64,
+    /// A slab is registered in pieces of this length, bytes; `u64::MAX` where nothing is registered.
+    pub(crate) piece_bytes: u64,
+    /// Most bytes of one staged transfer.
+    pub(crate) staged_bytes_max: u64,
+    /// Most bytes of one round through the bounce reserve.
+    pub(crate) round_bytes: u64,
+    /// What one engine call takes.
+    pub(crate) call: GroupLimits,
+    /// The least that a call of large objects is worth cutting to, bytes.
+    pub(crate) large_read_bytes_min: u64,
+    /// Threads that run engine calls.
+    pub(crate) workers: u64,
+    /// Is copying into fresh memory cheaper than registering fresh memory for one transfer?
+    pub(crate) copy_is_cheaper: bool,
+    /// Tries after the first, for faults that pass.
+    pub(crate) retries: u32,
+}
+
+impl Terms {
+    /// What one registration takes; the calls into it are cut on their own.
+    pub(crate) fn registered_limits(&self) -> GroupLimits {
+        GroupLimits {
+            keys_max: usize::MAX,
+            bytes_max: self.registration_bytes_max,
+        }
+    }
+}

@@ -1,3 +1,0 @@
-from typing import Any
-
-def listed(values: Any, argument: str) -> list[Any]: ...

@@ -1,9 +1,0 @@
-from typing import final
-
-@final
-class Interrupt:
-    """Ends the calls that it is passed to."""
-
-    def __new__(cls) -> Interrupt: ...
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
