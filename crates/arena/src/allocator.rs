@@ -162,13 +162,12 @@ impl OffsetAllocator {
             (allocation.offset / GRANULE_BYTES, allocation.len / GRANULE_BYTES)
         );
         node.generation = node.generation.wrapping_add(1);
-        let (before, after) = (node.neighbour_before, node.neighbour_after);
+        let neighbours = [node.neighbour_before, node.neighbour_after];
         self.free_granules += self.nodes[allocation.node as usize].len;
-        if self.is_free(before) {
-            self.absorb_before(allocation.node, before);
-        }
-        if self.is_free(after) {
-            self.absorb_after(allocation.node, after);
+        for neighbour in neighbours {
+            if self.is_free(neighbour) {
+                self.absorb(allocation.node, neighbour);
+            }
         }
         self.link_free(allocation.node);
         debug_assert!(self.free_granules <= self.capacity_granules);
@@ -279,37 +278,22 @@ impl OffsetAllocator {
         index != NONE && self.nodes[index as usize].state == NodeState::Free
     }
 
-    /// Lets `index` swallow its free neighbour before it.
-    fn absorb_before(&mut self, index: u32, before: u32) {
-        self.unlink_free(before);
-        let Node {
-            offset,
-            len,
-            neighbour_before,
-            ..
-        } = self.nodes[before as usize];
+    /// Lets `index` swallow a free neighbour.
+    fn absorb(&mut self, index: u32, other: u32) {
+        self.unlink_free(other);
+        let swallowed = self.nodes[other as usize];
         let node = &mut self.nodes[index as usize];
-        debug_assert_eq!(offset + len, node.offset);
-        node.offset = offset;
-        node.len += len;
-        self.join(neighbour_before, index);
-        self.give_slot(before);
-    }
-
-    /// Lets `index` swallow its free neighbour after it.
-    fn absorb_after(&mut self, index: u32, after: u32) {
-        self.unlink_free(after);
-        let Node {
-            offset,
-            len,
-            neighbour_after,
-            ..
-        } = self.nodes[after as usize];
-        let node = &mut self.nodes[index as usize];
-        debug_assert_eq!(node.offset + node.len, offset);
-        node.len += len;
-        self.join(index, neighbour_after);
-        self.give_slot(after);
+        if swallowed.offset < node.offset {
+            debug_assert_eq!(swallowed.offset + swallowed.len, node.offset);
+            node.offset = swallowed.offset;
+            node.len += swallowed.len;
+            self.join(swallowed.neighbour_before, index);
+        } else {
+            debug_assert_eq!(node.offset + node.len, swallowed.offset);
+            node.len += swallowed.len;
+            self.join(index, swallowed.neighbour_after);
+        }
+        self.give_slot(other);
     }
 
     /// Makes two ranges neighbours; either may be the edge of the slab.

@@ -12,10 +12,11 @@ mod reply;
 mod report;
 mod request;
 
-pub(crate) use field::beginning;
-pub use field::{KEY_BYTES_MAX, LIST_MAX, Position, TAG_BYTES_MAX, WireError};
-pub use frame::{FRAME_BYTES_MAX, LENGTH_BYTES, MAGIC, VERSION, body_len};
-pub use relay::{Claims, Described, FAILURE_BYTES_MAX, Failure, Fetch, Span, Store};
+pub(crate) use field::{KEY_BYTES_MAX, TAG_BYTES_MAX, beginning};
+pub use field::{LIST_MAX, Position, WireError};
+pub use frame::{FRAME_BYTES_MAX, LENGTH_BYTES, VERSION, body_len};
+pub(crate) use relay::FAILURE_BYTES_MAX;
+pub use relay::{Claims, Described, Failure, Fetch, Span, Store};
 pub use reply::{Answer, NewSlab, Pinned, Reply, Reservation};
 pub use report::{ClientRow, NamespaceRow, Report, StoreCounts};
 pub use request::{Commit, Request, version_of_hello};

@@ -33,31 +33,25 @@ impl BlockTable {
 
     /// Adds a block in flight.
     pub(super) fn insert(&mut self, slot: u32, allocation: Allocation) -> BlockId {
-        let mut entry = Entry {
+        let entry = |generation| Entry {
             allocation,
             slot,
-            generation: 0,
+            generation,
             state: BlockState::InFlight,
             next_vacant: NONE,
         };
         if self.vacant == NONE {
             let index = u32::try_from(self.entries.len()).expect("a block takes a node, and nodes are fewer than 2^32");
-            self.entries.push(entry);
-            return BlockId {
-                index,
-                generation: entry.generation,
-            };
+            self.entries.push(entry(0));
+            return BlockId { index, generation: 0 };
         }
         let index = self.vacant;
         let recycled = &mut self.entries[index as usize];
         debug_assert_eq!(recycled.state, BlockState::Free);
-        entry.generation = recycled.generation;
+        let generation = recycled.generation;
         self.vacant = recycled.next_vacant;
-        *recycled = entry;
-        BlockId {
-            index,
-            generation: entry.generation,
-        }
+        *recycled = entry(generation);
+        BlockId { index, generation }
     }
 
     /// The block of a handle that is not stale.

@@ -1,7 +1,7 @@
 //! Clause 15: the end of an engine.
 use super::rig::{any_tag, assert_same, expect_fault, only};
 use super::{Factory, RigMemory, pattern};
-use crate::{Fault, FaultKind, ReadOp, RegisterError, WriteOp};
+use crate::{Fault, FaultKind, ReadOp, RegisterError};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -36,12 +36,8 @@ pub fn a_closed_engine_refuses_every_call(factory: &Factory<'_>) {
     let read = ReadOp::whole(&key, memory.target(0..1000));
     assert_unavailable("read", only(engine.read_batch(&[read])));
     assert_same(&memory.bytes(0..1000), &[0x5a; 1000]);
-    let write = WriteOp {
-        key: &key,
-        segments: &[memory.source(0..1000)],
-        tag: &any_tag(),
-    };
-    assert_unavailable("write", only(engine.write_batch(&[write])));
+    let written = rig.write_segments(&key, &[memory.source(0..1000)], &any_tag());
+    assert_unavailable("write", written);
     assert_unavailable("removal", only(engine.remove_batch(&[&key])));
     assert_unavailable("removal by prefix", engine.remove_prefix(&key));
     assert_unavailable("question", only(engine.contains_batch(&[&key])));

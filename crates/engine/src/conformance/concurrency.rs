@@ -1,17 +1,12 @@
 //! Clauses 3, 7, 8 and 12: calls from several threads.
 use super::rig::{any_tag, assert_same, only};
 use super::{Factory, Rig, RigMemory, pattern};
-use crate::{Fault, FaultKind, ReadOp, Tag, WriteOp};
+use crate::{Fault, FaultKind, ReadOp, Tag};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 fn write_from(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: &Tag) -> Result<(), Fault> {
-    let write = WriteOp {
-        key,
-        segments: &[memory.source(0..len)],
-        tag,
-    };
-    only(rig.engine().write_batch(&[write]))
+    rig.write_segments(key, &[memory.source(0..len)], tag)
 }
 
 fn read_into(rig: &Rig, memory: &RigMemory, key: &str, len: usize, tag: Option<&Tag>) -> Result<u64, Fault> {

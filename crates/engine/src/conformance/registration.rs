@@ -1,7 +1,7 @@
 //! Clause 6: memory that the engine knows, and memory that it does not.
 use super::rig::{any_tag, assert_same, expect_fault, only};
 use super::{Factory, Rig, RigMemory, pattern};
-use crate::{FaultKind, ReadOp, RegisterError, Registration, WriteOp};
+use crate::{FaultKind, ReadOp, RegisterError, Registration};
 use tensorlease_memory::{Region, limits::page_bytes};
 
 fn requires(rig: &Rig) -> bool {
@@ -61,16 +61,8 @@ pub fn unregistered_memory_is_refused_and_untouched(factory: &Factory<'_>) {
     assert!(results[1].is_err(), "memory outside a registration");
     // One segment of two outside: nothing is written.
     let segments = [memory.source(0..100), memory.source(2 * page..2 * page + 100)];
-    let write = WriteOp {
-        key: &never,
-        segments: &segments,
-        tag: &any_tag(),
-    };
-    expect_fault(
-        only(engine.write_batch(&[write])),
-        FaultKind::Unregistered,
-        "a segment outside a registration",
-    );
+    let written = rig.write_segments(&never, &segments, &any_tag());
+    expect_fault(written, FaultKind::Unregistered, "a segment outside a registration");
     assert_eq!(
         engine.contains_batch(&[&never]),
         [Ok(false)],
@@ -144,16 +136,8 @@ pub fn free_registration_takes_any_memory(factory: &Factory<'_>) {
     rig.engine().unregister(memory.region()).expect("so does unregistering");
     let key = rig.key("anywhere");
     memory.fill(0, &pattern(1, 1000));
-    let write = WriteOp {
-        key: &key,
-        segments: &[memory.source(0..1000)],
-        tag: &any_tag(),
-    };
-    assert_eq!(
-        only(rig.engine().write_batch(&[write])),
-        Ok(()),
-        "a write from any memory"
-    );
+    let written = rig.write_segments(&key, &[memory.source(0..1000)], &any_tag());
+    assert_eq!(written, Ok(()), "a write from any memory");
     let read = ReadOp::whole(&key, memory.target(4000..5000));
     assert_eq!(
         only(rig.engine().read_batch(&[read])),

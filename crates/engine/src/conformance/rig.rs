@@ -93,13 +93,11 @@ impl Rig {
     pub fn write(&self, key: &str, bytes: &[u8], tag: &Tag) -> Result<(), Fault> {
         let memory = self.memory(bytes.len());
         memory.fill(0, bytes);
-        let segments = [memory.source(0..bytes.len())];
-        let write = WriteOp {
-            key,
-            segments: &segments,
-            tag,
-        };
-        only(self.engine.write_batch(&[write]))
+        self.write_segments(key, &[memory.source(0..bytes.len())], tag)
+    }
+
+    pub(super) fn write_segments(&self, key: &str, segments: &[Source<'_>], tag: &Tag) -> Result<(), Fault> {
+        only(self.engine.write_batch(&[WriteOp { key, segments, tag }]))
     }
 
     /// Writes an object that a check needs.

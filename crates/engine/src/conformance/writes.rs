@@ -1,7 +1,7 @@
 //! Clause 7: what a write leaves in the store.
-use super::rig::{any_tag, expect_fault, only};
+use super::rig::{any_tag, expect_fault};
 use super::{Factory, pattern};
-use crate::{FaultKind, WriteOp};
+use crate::FaultKind;
 use tensorlease_memory::Source;
 
 /// Clause 7: an object is its segments, one after the other.
@@ -21,16 +21,8 @@ pub fn written_segments_are_gathered(factory: &Factory<'_>) {
         done += len;
     }
     let key = rig.key("gathered");
-    let write = WriteOp {
-        key: &key,
-        segments: &segments,
-        tag: &any_tag(),
-    };
-    assert_eq!(
-        only(rig.engine().write_batch(&[write])),
-        Ok(()),
-        "an object of seven segments"
-    );
+    let written = rig.write_segments(&key, &segments, &any_tag());
+    assert_eq!(written, Ok(()), "an object of seven segments");
     rig.expect(&key, &bytes);
 }
 

@@ -19,29 +19,17 @@ pub struct FailOn {
 
 impl FailOn {
     /// Reads, writes and removals.
-    pub const ALL: Self = Self {
-        reads: true,
-        writes: true,
-        removes: true,
-    };
+    pub const ALL: Self = Self::of(true, true, true);
     /// Reads only.
-    pub const READS: Self = Self {
-        reads: true,
-        writes: false,
-        removes: false,
-    };
+    pub const READS: Self = Self::of(true, false, false);
     /// Writes only.
-    pub const WRITES: Self = Self {
-        reads: false,
-        writes: true,
-        removes: false,
-    };
+    pub const WRITES: Self = Self::of(false, true, false);
     /// Removals only.
-    pub const REMOVES: Self = Self {
-        reads: false,
-        writes: false,
-        removes: true,
-    };
+    pub const REMOVES: Self = Self::of(false, false, true);
+
+    const fn of(reads: bool, writes: bool, removes: bool) -> Self {
+        Self { reads, writes, removes }
+    }
 }
 
 /// Chosen keys fail with one kind of fault: their targets stay as they were, their objects are neither written nor removed.

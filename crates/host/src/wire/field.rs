@@ -1,8 +1,8 @@
 //! Numbers, strings and lists in a body.
 /// Longest key, bytes.
-pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
+pub(crate) const KEY_BYTES_MAX: usize = u16::MAX as usize;
 /// Longest tag, bytes.
-pub const TAG_BYTES_MAX: usize = 1024;
+pub(crate) const TAG_BYTES_MAX: usize = 1024;
 /// Most keys, tickets or blocks in one list of a request. It bounds the answer too.
 pub const LIST_MAX: usize = 1024;
 

@@ -6,7 +6,7 @@ use super::field::WireError;
 /// each other that they differ.
 pub const VERSION: u16 = 6;
 /// First field of the first message. Another protocol that found the socket has other bytes there.
-pub const MAGIC: u32 = 0x746c_6873;
+pub(super) const MAGIC: u32 = 0x746c_6873;
 /// Longest body, bytes. A client cuts its batches so that no message is longer.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the length in front of a body.

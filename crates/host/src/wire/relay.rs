@@ -89,7 +89,7 @@ pub struct Described<'a> {
 }
 
 /// Longest message of a failure, bytes. The messages of a full batch fit in one frame.
-pub const FAILURE_BYTES_MAX: usize = 1024;
+pub(crate) const FAILURE_BYTES_MAX: usize = 1024;
 
 const SPAN_BYTES: usize = 3 * 8;
 const FETCH_LEAST: usize = 2 + 8 + 8 + SPAN_BYTES + 1 + 1;
