@@ -18,16 +18,17 @@ pub use view::ValueView;
 pub(crate) use view::views;
 
 use crate::{
-    CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest, calls::EngineCall, error::read_error,
-    parts::Parts, patience::Wait, retrying::backoff,
+    CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest,
+    calls::EngineCall,
+    error::read_error,
+    parts::Parts,
+    patience::Wait,
+    retrying::{backoff, replaced_pause},
 };
 use groups::Group;
 use items::Items;
 use job::{Finished, Job, Next, Wish};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 use tensorlease_engine::FaultKind;
 use tensorlease_memory::View;
 use terms::Terms;
@@ -118,8 +119,7 @@ fn held<C: Course>(parts: &Arc<Parts>, request: ReadRequest, wait: &Wait<'_>) ->
     }
 }
 
-/// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take: a writer that
-/// does nothing else wins often, and not always.
+/// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take.
 fn as_described<C: Course>(
     parts: &Arc<Parts>,
     request: &ReadRequest,
@@ -146,12 +146,12 @@ fn as_described<C: Course>(
         if parts.life.is_closed() {
             return Err(CallError::Closed.into());
         }
-        match wait.sleep(Duration::from_micros(50 << tries)) {
+        match wait.sleep(replaced_pause(tries)) {
             // That it never stood still says more than that the time is over.
             Err(CallError::Timeout { .. }) => return Err(replaced),
             slept => slept?,
         }
-        tries = (tries + 1).min(8);
+        tries += 1;
     }
 }
 
