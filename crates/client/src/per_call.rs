@@ -45,7 +45,7 @@ pub(crate) fn path_of_reads(parts: &Parts) -> Option<&'static str> {
             Some("each read takes memory of its own (delivery=register-per-call, no registration needed)")
         }
         Delivery::Auto if loan::lends(parts) => Some("reads are copied (the engine lends the memory for it)"),
-        _ => None,
+        Delivery::Auto | Delivery::Leased | Delivery::Copied => None,
     }
 }
 
