@@ -33,6 +33,7 @@ from tensorlease import host
 from tensorlease.bench.column import WrongContents
 
 
+@pytest.mark.alone
 def test_the_first_error_stops_every_thread_and_reaches_the_caller() -> None:
     crew = Crew()
 

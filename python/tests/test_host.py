@@ -202,6 +202,7 @@ def test_a_stopped_daemon_holds_nobody_longer_than_its_timeout(daemon: Served, s
     assert store.get(["a"]) == [1]
 
 
+@pytest.mark.alone
 def test_a_full_host_is_an_error_or_a_wait_for_room(daemon: Served, store: tl.Store) -> None:
     store.put(["large"], [np.zeros(100 * MIB, dtype=np.uint8)])
     value = np.ones(64 * MIB, dtype=np.uint8)
