@@ -343,7 +343,8 @@ fn path_of_reads(parts: &Parts) -> String {
             "reads are copied: max_bytes leaves nothing beside the bounce reserve".to_owned()
         }
         Delivery::Auto => format!("reads are leased from the arena ({registered}), small values copied"),
-        _ => format!("reads are leased from the arena ({registered})"),
+        // What `per_call` does has been told above.
+        Delivery::Leased | Delivery::RegisterPerCall => format!("reads are leased from the arena ({registered})"),
     }
 }
 

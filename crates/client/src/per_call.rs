@@ -76,7 +76,7 @@ pub(crate) fn path_of_reads(parts: &Parts) -> Option<&'static str> {
         Delivery::Auto if parts.calls.engine().staging().is_some() => {
             Some("reads are copied (the engine lends the memory for it)")
         }
-        _ => None,
+        Delivery::Auto | Delivery::Leased | Delivery::Copied => None,
     }
 }
 

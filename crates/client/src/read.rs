@@ -17,17 +17,18 @@ pub use view::ValueView;
 pub(crate) use view::views;
 
 use crate::{
-    CallError, KeyFailure, Patience, ReadError, ReadItem, ReadOutput, ReadRequest, calls::EngineCall,
-    error::read_error, parts::Parts, patience::Wait, retrying::backoff, terms::Terms,
+    CallError, KeyFailure, Patience, ReadError, ReadItem, ReadOutput, ReadRequest,
+    calls::EngineCall,
+    error::read_error,
+    parts::Parts,
+    patience::Wait,
+    retrying::{backoff, replaced_pause},
+    terms::Terms,
 };
 use groups::Group;
 use items::Items;
 use job::{Finished, Job, Next};
-use std::{
-    mem,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{mem, sync::Arc, time::Instant};
 use tensorlease_engine::FaultKind;
 use tensorlease_memory::View;
 
@@ -153,12 +154,12 @@ impl<C: Course> Reading<'_, C> {
             if self.parts.life.is_closed() {
                 return Err(CallError::Closed.into());
             }
-            match self.wait.sleep(Duration::from_micros(50 << tries)) {
+            match self.wait.sleep(replaced_pause(tries)) {
                 // That it never stood still says more than that the time is over.
                 Err(CallError::Timeout { .. }) => return Err(replaced),
                 slept => slept?,
             }
-            tries = (tries + 1).min(8);
+            tries += 1;
         }
     }
 

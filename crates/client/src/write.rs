@@ -7,7 +7,7 @@ mod progress;
 
 use crate::{
     CallError, FallbackKind, Patience, PutItem, WriteError, calls::EngineCall, error::write_error, held::Refused,
-    parts::Parts, patience::Wait, retrying::pause,
+    parts::Parts, patience::Wait, retrying::pause_of_a_write,
 };
 use execute::{Staging, Unwritten, WriteCall};
 use object::Object;
@@ -58,7 +58,7 @@ pub(crate) fn put_planned<C: EngineCall<Context = Parts, Done = Unwritten>>(
             }
             Next::Pause { waits, full, tries } => {
                 parts.accounts.counters().retries.add(objects.len() as u64);
-                match wait.sleep(pause(waits, full, tries)) {
+                match wait.sleep(pause_of_a_write(waits, full, tries)) {
                     // What the time was for has not come: that there is no room says more than that the time is over.
                     Err(CallError::Timeout { .. }) if waits => {
                         progress.give_up();

@@ -2,7 +2,7 @@
 
 use super::loan::{Call, Done};
 use crate::{
-    Delivery, FallbackKind, ReadError,
+    FallbackKind, ReadError,
     parts::Parts,
     patience::Wait,
     read::{
@@ -52,7 +52,7 @@ impl Course for Lent {
             return Ok(());
         }
         // What got neither lease nor loan is counted, and not tried again.
-        let leases = job.delivery == Delivery::Leased;
+        let leases = job.delivery.asks_for_leases();
         let (leased, mut lent): (Vec<u32>, Vec<u32>) = waiting
             .into_iter()
             .partition(|unit| leases && !self.unlent[*unit as usize]);
@@ -217,7 +217,7 @@ impl Lent {
 
     /// What was to be leased is counted as a fallback by now.
     fn count_without_loan(parts: &Parts, job: &Job, kind: FallbackKind, values: u64, cause: Option<&str>) {
-        let leased = job.delivery == Delivery::Leased && !job.has_destinations();
+        let leased = job.delivery.asks_for_leases() && !job.has_destinations();
         if leased {
             parts.accounts.count_reason(kind, values, cause);
         } else {

@@ -5,7 +5,7 @@ use super::{
     job::{Job, UnitMemory},
     landing::index,
 };
-use crate::{Delivery, FallbackKind, ReadError, parts::Parts, patience::Wait};
+use crate::{FallbackKind, ReadError, parts::Parts, patience::Wait};
 use std::iter;
 use tensorlease_arena::{
     SlabKind,
@@ -124,7 +124,7 @@ fn past_the_copy_cache(parts: &Parts, job: &Job, units: &[u32]) -> Result<(), Re
     if units.is_empty() {
         return Ok(());
     }
-    if job.delivery != Delivery::Copied {
+    if !job.delivery.asks_for_copies() {
         parts.accounts.count_reason(kind, values, None);
         return Ok(());
     }

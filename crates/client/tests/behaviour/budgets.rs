@@ -31,12 +31,7 @@ fn every_budget_from_one_page_on_serves_every_delivery() {
         for (name, engine) in every_engine() {
             let rig = Rig::new(engine, &budget(max_bytes));
             let values = rig.fill(&lens);
-            for delivery in [
-                Delivery::Auto,
-                Delivery::Leased,
-                Delivery::Copied,
-                Delivery::RegisterPerCall,
-            ] {
+            for delivery in Delivery::ALL {
                 let read = rig.read(&lens, delivery).unwrap();
                 let same = read
                     .iter()

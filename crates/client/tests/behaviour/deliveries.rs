@@ -9,13 +9,6 @@ use tensorlease::{
     TensorSpec,
 };
 
-const DELIVERIES: [Delivery; 4] = [
-    Delivery::Auto,
-    Delivery::Leased,
-    Delivery::Copied,
-    Delivery::RegisterPerCall,
-];
-
 /// One byte, odd, around the limit below which `auto` copies, larger than one round of the bounce reserve (4 MiB), and larger
 /// than all that a 32 MiB arena may lease (24 MiB).
 const SIZES: [u64; 9] = [
@@ -35,7 +28,7 @@ fn every_delivery_gives_the_right_bytes_at_every_size_over_every_engine() {
     for (name, engine) in every_engine() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let values = rig.fill(&SIZES);
-        for delivery in DELIVERIES {
+        for delivery in Delivery::ALL {
             let read = rig.read(&SIZES, delivery).unwrap();
             for (value, buffer) in values.iter().zip(&read) {
                 let same = buffer.as_slice() == value.as_slice();
@@ -54,7 +47,7 @@ fn each_size_alone_is_delivered_as_asked() {
         let values = rig.fill(&SIZES);
         for (at, value) in values.iter().enumerate() {
             let item = || vec![tensor_item(&format!("k{at}"), SIZES[at])];
-            for delivery in DELIVERIES {
+            for delivery in Delivery::ALL {
                 let read = rig.read_items(item(), delivery, Patience::default()).unwrap();
                 assert!(
                     read[0].as_slice() == value.as_slice(),
@@ -283,7 +276,7 @@ fn dtypes_scalars_and_empty_tensors_are_read_alone_and_mixed() {
         let all: Vec<usize> = (0..tensors.len()).collect();
         let (empty, scalar_and_empty) = (vec![2], vec![1, 2, 5, 9]);
         for chosen in [all, empty, scalar_and_empty, vec![2, 4], vec![1]] {
-            for delivery in DELIVERIES {
+            for delivery in Delivery::ALL {
                 let request = ReadRequest {
                     items: chosen.iter().map(|at| item(*at)).collect(),
                     delivery: Some(delivery),
@@ -317,7 +310,7 @@ fn a_batch_lands_back_to_back_whatever_its_rows() {
         let rig = Rig::new(engine, &budget(64 * MIB));
         for lens in [&stacked, &ragged, &with_empty, &wide] {
             let values = rig.fill(lens);
-            for delivery in DELIVERIES {
+            for delivery in Delivery::ALL {
                 let request = ReadRequest {
                     items: lens
                         .iter()
@@ -342,7 +335,7 @@ fn batches_and_single_values_share_one_read() {
     let rig = Rig::registering(free_engine(), &budget(32 * MIB));
     let lens = [100, 20_000, 30, 0, 50_000, 7, 7, 0, 9];
     let values = rig.fill(&lens);
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let request = ReadRequest {
             items: lens
                 .iter()
@@ -388,7 +381,7 @@ fn no_call_exceeds_what_the_engine_takes_at_once() {
     let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
     let lens: Vec<u64> = (0..120).map(|at| 1 + (at * 977) % 40_000).collect();
     let values = rig.fill(&lens);
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let read = rig.read(&lens, delivery).unwrap();
         assert!(
             read.iter()

@@ -23,12 +23,6 @@ use tensorlease::{
     },
 };
 
-const DELIVERIES: [Delivery; 4] = [
-    Delivery::Auto,
-    Delivery::Leased,
-    Delivery::Copied,
-    Delivery::RegisterPerCall,
-];
 const DELAY: Duration = Duration::from_millis(80);
 
 /// Each key of a read gives up with this probability, and is written 80 ms later.
@@ -57,7 +51,7 @@ fn what_was_handed_out_never_changes_after_a_late_write() {
         let lens: Vec<u64> = (0..30).map(|at| 1 + (at * 9973) % 60_000).collect();
         let values = rig.fill(&lens);
         let mut kept = Vec::new();
-        for delivery in DELIVERIES {
+        for delivery in Delivery::ALL {
             for _ in 0..3 {
                 kept.push((delivery, rig.read(&lens, delivery).unwrap()));
             }
@@ -85,7 +79,7 @@ fn what_was_handed_out_never_changes_after_a_late_write() {
 
 #[test]
 fn a_batch_that_was_written_late_lands_elsewhere_as_a_whole() {
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
         let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
         let lens = [20_000, 30_000, 7];
@@ -109,7 +103,7 @@ fn a_batch_that_was_written_late_lands_elsewhere_as_a_whole() {
 
 #[test]
 fn a_retry_never_lands_in_memory_that_may_still_be_written() {
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
         let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
         let lens = [100_000, 5, 20_000];

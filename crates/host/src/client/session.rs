@@ -120,6 +120,7 @@ impl Session {
         request: &Request<'_>,
         read: impl FnOnce(Answer<'_>, &Self) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        debug_assert!(request.is_answered());
         let mut conversation = lock(&self.conversation);
         let Conversation { reader, out, broken } = &mut *conversation;
         if let Some(fault) = broken {

@@ -2,7 +2,7 @@
 
 use super::{Job, UnitMemory};
 use crate::{
-    Delivery, FallbackKind,
+    FallbackKind,
     read::{
         groups::{Transfer, TransferMode},
         landing::{LandsIn, SharedLanding},
@@ -16,8 +16,6 @@ use tensorlease_arena::{
 };
 use tensorlease_memory::{Foreign, Landing};
 
-/// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
-const LEASED_BYTES_MIN: u64 = 16 << 10;
 /// Less than this is registered in one piece for one transfer.
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Fresh memory for copies is mapped in pieces of this size: what a transfer that ends late takes out of use is no more than that.
@@ -32,14 +30,13 @@ impl Job {
 
     /// Which of `units` are to be leased, and which copied.
     pub(in crate::read) fn leased_and_copied(&self, units: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
-        match self.delivery {
-            Delivery::Leased => (units, Vec::new()),
-            Delivery::Auto => units.into_iter().partition(|unit| {
-                let unit = self.unit(*unit);
-                unit.batch.is_some() || LEASED_BYTES_MIN <= unit.len
-            }),
-            _ => (Vec::new(), units),
-        }
+        let Some(bytes_min) = self.delivery.leased_bytes_min() else {
+            return (Vec::new(), units);
+        };
+        units.into_iter().partition(|unit| {
+            let unit = self.unit(*unit);
+            unit.batch.is_some() || bytes_min <= unit.len
+        })
     }
 
     /// Bytes and alignment of a block for each.
