@@ -37,7 +37,6 @@ mod stats;
 mod accounts;
 mod calls;
 mod close;
-mod costs;
 mod held;
 mod keys;
 mod life;
@@ -47,8 +46,8 @@ mod per_call;
 mod read;
 mod retrying;
 mod store;
+mod terms;
 mod url;
-mod warnings;
 mod workers;
 mod write;
 

@@ -61,10 +61,10 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// The same request once more; only one without destinations can be made again.
-    pub(crate) fn again(&self) -> Self {
+    /// This request for other items, without destinations.
+    pub(crate) fn with(&self, items: Vec<ReadItem>) -> Self {
         Self {
-            items: self.items.clone(),
+            items,
             batches: self.batches.clone(),
             delivery: self.delivery,
             into: Vec::new(),

@@ -124,7 +124,7 @@ fn past_the_copy_cache(parts: &Parts, job: &Job, units: &[u32]) -> Result<(), Re
     if units.is_empty() {
         return Ok(());
     }
-    if !job.delivery().asks_for_copies() {
+    if !job.delivery.asks_for_copies() {
         parts.accounts.count_reason(kind, values, None);
         return Ok(());
     }

@@ -32,11 +32,8 @@ pub(super) struct WriteCall {
 }
 
 impl WriteCall {
-    pub(super) fn alone(object: Object, staging: Staging) -> Self {
-        Self {
-            objects: vec![object],
-            staging,
-        }
+    pub(super) fn new(objects: Vec<Object>, staging: Staging) -> Self {
+        Self { objects, staging }
     }
 }
 

@@ -101,7 +101,9 @@ impl Job {
     /// the kernel pins for several threads at a time.
     fn parted(&self, units: &[u32]) -> GroupLimits {
         let total: u64 = units.iter().map(|unit| self.unit(*unit).len).sum();
-        let part = total.div_ceil(2 * self.terms.workers).max(REGISTERED_PART_BYTES_MIN);
+        let part = total
+            .div_ceil(2 * self.terms.workers as u64)
+            .max(REGISTERED_PART_BYTES_MIN);
         let limits = self.terms.registered_limits();
         GroupLimits {
             bytes_max: limits.bytes_max.min(part),
