@@ -130,8 +130,7 @@ struct Reading<'a, C> {
 }
 
 impl<C: Course> Reading<'_, C> {
-    /// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take: a writer that
-    /// does nothing else wins often, and not always.
+    /// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take.
     fn as_described(&self, request: &ReadRequest) -> Result<ReadOutput, ReadError> {
         let (mut tries, mut alike, mut last) = (0, 0, Vec::new());
         loop {
