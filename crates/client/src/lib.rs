@@ -63,5 +63,5 @@ pub use spec::{SpecError, TensorSpec};
 pub use stats::Stats;
 pub use store::Store;
 pub use tensorlease_engine as engine;
-pub use tensorlease_memory::{Buffer, Foreign, ForkPolicy, View};
+pub use tensorlease_memory::{Buffer, CallerMemory, ForkPolicy, View};
 pub use url::StoreUrl;

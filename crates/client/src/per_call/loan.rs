@@ -79,7 +79,7 @@ fn borrow(parts: &Parts, bytes: u64) -> Result<Landing, NoLoan> {
             return Err((fault, Some(kind)));
         }
     }
-    Ok(Landing::Foreign(loan.memory))
+    Ok(Landing::Caller(loan.memory))
 }
 
 /// A loan of at least `bytes`. An engine that breaks its promise here lends nothing: values are read another way.

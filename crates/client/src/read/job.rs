@@ -23,7 +23,7 @@ use crate::{
 use std::{collections::BTreeMap, mem, sync::Arc};
 use tensorlease_arena::plan::fold_duplicates;
 use tensorlease_engine::Fault;
-use tensorlease_memory::{Foreign, Landing};
+use tensorlease_memory::{CallerMemory, Landing};
 
 /// What became of one transfer.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Job {
     pub(super) batch_count: usize,
     pub(crate) delivery: Delivery,
     /// One destination per item, or none at all. Each is taken once.
-    into: Vec<Option<Foreign>>,
+    into: Vec<Option<CallerMemory>>,
     direct: bool,
     /// To be run next, by mode.
     ready: [Vec<Transfer>; 3],

@@ -42,7 +42,7 @@ pub(crate) fn in_callers_memory(parts: &Parts, job: &mut Job, units: &[u32]) {
             .then(|| parts.memory.registrations().slab_of(region))
             .flatten();
         let memory = UnitMemory {
-            landing: Landing::Foreign(destination),
+            landing: Landing::Caller(destination),
             registered_at: slab.map_or(0, |slab| (region.addr - slab.addr) as u64),
             mode,
             leased: false,

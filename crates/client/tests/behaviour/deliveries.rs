@@ -5,8 +5,8 @@ use crate::support::{
 };
 use std::{ops::Range, sync::Arc};
 use tensorlease::{
-    Buffer, DType, Delivery, Expected, Foreign, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest, Store,
-    TensorSpec,
+    Buffer, CallerMemory, DType, Delivery, Expected, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest,
+    Store, TensorSpec,
 };
 
 /// One byte, odd, around the limit below which `auto` copies, larger than one round of the bounce reserve (4 MiB), and larger
@@ -93,12 +93,12 @@ fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let values = rig.fill(&SIZES);
         for direct in [false, true] {
-            let memory: Vec<Foreign> = SIZES
+            let memory: Vec<CallerMemory> = SIZES
                 .iter()
-                .map(|len| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]))
+                .map(|len| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]))
                 .collect();
             // The store owns a destination while it reads; a second owner of the same memory sees the bytes afterwards.
-            let (into, seen): (Vec<Foreign>, Vec<_>) = memory.into_iter().map(shared).unzip();
+            let (into, seen): (Vec<CallerMemory>, Vec<_>) = memory.into_iter().map(shared).unzip();
             let request = ReadRequest {
                 items: SIZES
                     .iter()
@@ -122,10 +122,10 @@ fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
 
 /// Memory of the arena, as `Store::empty` gives it, as a destination of the caller's.
 #[allow(unsafe_code)]
-fn destination(mut buffer: Buffer) -> Foreign {
+fn destination(mut buffer: Buffer) -> CallerMemory {
     let (base, len) = (buffer.as_mut_ptr(), buffer.len());
     // SAFETY: the buffer, which keeps the memory valid, is the owner; the tests read it through raw sources only.
-    unsafe { Foreign::new(base, len, Box::new(buffer)) }
+    unsafe { CallerMemory::new(base, len, Box::new(buffer)) }
 }
 
 /// Reads straight into memory of the store's own arena.
@@ -226,7 +226,7 @@ fn one_kept_value_past_the_copy_cache_keeps_about_its_own_size() {
 }
 
 /// The same memory twice: one handle to give away, one to look at.
-pub(crate) fn shared(memory: Foreign) -> (Foreign, Arc<Foreign>) {
+pub(crate) fn shared(memory: CallerMemory) -> (CallerMemory, Arc<CallerMemory>) {
     let owner = Arc::new(memory);
     let given = part(&owner, 0..owner.len(), Box::new(()));
     (given, owner)
@@ -234,10 +234,10 @@ pub(crate) fn shared(memory: Foreign) -> (Foreign, Arc<Foreign>) {
 
 /// Part of memory, to give away; `guard` is dropped with it.
 #[allow(unsafe_code)]
-pub(crate) fn part(memory: &Arc<Foreign>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> Foreign {
+pub(crate) fn part(memory: &Arc<CallerMemory>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> CallerMemory {
     let base = memory.source(range.clone()).addr() as *mut u8;
     // SAFETY: the owner keeps the memory valid, and the tests read it through raw sources only.
-    unsafe { Foreign::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
+    unsafe { CallerMemory::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
 }
 
 pub(crate) fn mixed() -> Vec<(Arc<TensorSpec>, Vec<u8>)> {

@@ -1,7 +1,7 @@
 //! The same key twice in one read: requirement B13.
 
 use crate::support::{MIB, Rig, assert_idle, budget, every_engine, free_engine, spec, stat, tensor_item};
-use tensorlease::{CallError, DType, Delivery, Expected, Foreign, Patience, ReadError, ReadItem, ReadRequest};
+use tensorlease::{CallError, CallerMemory, DType, Delivery, Expected, Patience, ReadError, ReadItem, ReadRequest};
 
 /// How often the engine was asked for a key.
 fn asked(rig: &Rig, key: &str) -> usize {
@@ -111,7 +111,7 @@ fn duplicates_into_callers_memory_are_copied_to_both() {
     for direct in [false, true] {
         let rig = Rig::registering(free_engine(), &budget(32 * MIB));
         let values = rig.fill(&[50_000]);
-        let memory = || crate::deliveries::shared(Foreign::from_vec(vec![0; 50_000]));
+        let memory = || crate::deliveries::shared(CallerMemory::from_vec(vec![0; 50_000]));
         let (first, seen_first) = memory();
         let (second, seen_second) = memory();
         let request = ReadRequest {

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    Buffer, Delivery, FallbackKind, Foreign, Options, Patience, PutItem, ReadError, ReadRequest,
+    Buffer, CallerMemory, Delivery, FallbackKind, Options, Patience, PutItem, ReadError, ReadRequest,
     engine::{
         Fault, FaultKind,
         decorators::{Call, Choice, FailOn, Failing, Gate, Gated, LateWriting, ShortReading},
@@ -179,7 +179,7 @@ fn try_reads(rig: &Rig, lens: &[u64], patience: Patience<'_>) {
             .collect(),
         into: lens
             .iter()
-            .map(|len| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]))
+            .map(|len| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]))
             .collect(),
         ..ReadRequest::default()
     };

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadError, ReadRequest, Store, WriteError,
+    Buffer, CallerMemory, Delivery, Options, Patience, PutItem, ReadError, ReadRequest, Store, WriteError,
     engine::{
         Engine, Fault, FaultKind, WriteOp,
         decorators::{Choice, LateWriting, ObservedRead},
@@ -129,7 +129,7 @@ fn callers_memory_is_written_after_the_transfer_only() {
     let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
     let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
     let values = rig.fill(&[100_000]);
-    let (given, seen) = shared(Foreign::from_vec(vec![0; 100_000]));
+    let (given, seen) = shared(CallerMemory::from_vec(vec![0; 100_000]));
     let request = ReadRequest {
         items: vec![tensor_item("k0", 100_000)],
         into: vec![given],
@@ -149,7 +149,7 @@ fn a_late_direct_read_into_callers_memory_fails_without_a_retry() {
     let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
     let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
     rig.fill(&[100_000]);
-    let (given, seen) = shared(Foreign::from_vec(vec![0; 100_000]));
+    let (given, seen) = shared(CallerMemory::from_vec(vec![0; 100_000]));
     let request = ReadRequest {
         items: vec![tensor_item("k0", 100_000)],
         into: vec![given],

@@ -14,7 +14,7 @@ use tensorlease_arena::{
     GRANULE_BYTES,
     plan::{GroupLimits, dtype_regions},
 };
-use tensorlease_memory::{Foreign, Landing};
+use tensorlease_memory::{CallerMemory, Landing};
 
 /// Less than this is registered in one piece for one transfer.
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
@@ -69,7 +69,7 @@ impl Job {
     }
 
     /// The caller's memory for a unit. It is never quarantined and read again, so each is taken once.
-    pub(in crate::read) fn take_destination(&mut self, unit: u32) -> Foreign {
+    pub(in crate::read) fn take_destination(&mut self, unit: u32) -> CallerMemory {
         let item = self.unit(unit).first_item() as usize;
         self.into[item].take().expect("a destination is placed once")
     }

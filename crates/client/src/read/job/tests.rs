@@ -21,7 +21,7 @@ use crate::{
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::{Budget, plan::GroupLimits};
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::{Foreign, ForkPolicy, HeapBytes, Landing, Pool};
+use tensorlease_memory::{CallerMemory, ForkPolicy, HeapBytes, Landing, Pool};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -80,7 +80,7 @@ fn job_for(terms: Terms, lens: &[u64], request: ReadRequest) -> Job {
 
 /// Memory of the caller for values of these lengths.
 fn destinations(lens: &[u64], direct: bool) -> ReadRequest {
-    let foreign = |len: &u64| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]);
+    let foreign = |len: &u64| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]);
     ReadRequest {
         into: lens.iter().map(foreign).collect(),
         direct,
