@@ -16,8 +16,6 @@ GIB = 1 << 30
 #: How long a master may take to answer.
 _MASTER_SECONDS = 5.0
 
-_Ends = dict[str, Outcome]
-
 
 def examine(
     url: str | None = None, *, max_bytes: int = GIB, metrics_port: int | None = None, machine: Machine | None = None
@@ -59,7 +57,7 @@ def examine(
     return Report(tl.__version__, asked.url, max_bytes, tuple(findings))
 
 
-def _try_everything(asked: Target) -> _Ends:
+def _try_everything(asked: Target) -> dict[str, Outcome]:
     """All at the same time: where several hang, the doctor takes as long as for one."""
     looks: list[tuple[str, str, dict[str, str | float]]] = [
         ("verbs", "verbs", {}),
