@@ -39,16 +39,11 @@ class ReadsSettings:
 
 def new_report(settings: ReadsSettings) -> Report:
     """A report without rows, with everything that is needed to run it again."""
-    told: dict[str, object] = {
-        "modes": settings.modes,
-        "readers": settings.readers,
-        "repetitions": settings.repetitions,
-        "max_bytes": settings.max_bytes,
-        "seed": settings.seed,
-        "shapes": [workload.name for workload in settings.workloads],
-        **settings.engine.as_json(),
-    }
-    return header("reads", settings.engine.engine, told, yardstick=True)
+    told = {name: getattr(settings, name) for name in ("modes", "readers", "repetitions", "max_bytes", "seed")}
+    shapes = [workload.name for workload in settings.workloads]
+    return header(
+        "reads", settings.engine.engine, {**told, "shapes": shapes, **settings.engine.as_json()}, yardstick=True
+    )
 
 
 def run(settings: ReadsSettings, report: Report) -> None:
