@@ -41,7 +41,7 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
     _use: StoreUse | None = None
 
     def __init__(self, config: Any) -> None:
-        backend = Backend.of(config)
+        backend = Backend(config)
         self.tuning = backend.tuning
         self._group_bytes = min(GROUP_BYTES, backend.tuning.budget() // GROUPS_PER_BUDGET)
         reason = _why_released(backend)
@@ -56,16 +56,11 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
 
     def _take_over(self, backend: Backend) -> None:
         """The attributes that TransferQueue's own constructor makes."""
-        self.local_hostname = backend.hostname
-        self.metadata_server = backend.metadata
-        self.master_server_address = backend.master
-        self.global_segment_size = backend.segment_bytes
-        self.local_buffer_size = backend.local_buffer_bytes
-        self.protocol = backend.protocol
-        self.device_name = backend.device
-        self.use_gdr = backend.use_gdr
-        self.gdr_staging_buffer_mb = backend.staging_mb
-        self._gdr_staging = None
+        self.local_hostname, self.master_server_address = backend.hostname, backend.master
+        self.metadata_server, self.protocol = backend.metadata, backend.protocol
+        self.global_segment_size, self.local_buffer_size = backend.segment_bytes, backend.local_buffer_bytes
+        self.device_name, self.use_gdr = backend.device, backend.use_gdr
+        self.gdr_staging_buffer_mb, self._gdr_staging = backend.staging_mb, None
         try:
             self.replica_config = importlib.import_module("mooncake.store").ReplicateConfig()
         except ImportError as error:
@@ -109,8 +104,7 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
         empty: dict[str, Any] = {}
         elsewhere: dict[str, Any] = {}
         packed: list[packing.Packed] = []
-        for key, index in {key: index for index, key in enumerate(keys)}.items():
-            value = values[index]
+        for key, value in dict(zip(keys, values, strict=True)).items():
             if isinstance(value, packing.Opaque):
                 packed.append(packing.encode(key, value.value))
             elif not isinstance(value, torch.Tensor):
@@ -264,9 +258,8 @@ def _packed_sizes(keys: list[str], dtypes: list[Any], metas: list[Any] | None) -
     if not positions:
         return {}
     if metas is None or len(metas) != len(keys):
-        raise ValueError(
-            "custom_backend_meta is required when any dtype is None: one entry per key, as put() returned it, with packed_size"
-        )
+        needed = "one entry per key, as put() returned it, with packed_size"
+        raise ValueError(f"custom_backend_meta is required when any dtype is None: {needed}")
     return {at: packing.size_of(keys[at], metas[at]) for at in positions}
 
 
@@ -274,10 +267,10 @@ def _with_chunks(keys: list[str], metas: list[Any] | None) -> list[str]:
     """The keys of the objects: GPU-direct writers cut what their staging can't hold into several."""
     if metas is None:
         return keys
-    whole: list[str] = []
-    counts = f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}"
     if len(metas) != len(keys):
+        counts = f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}"
         raise ValueError(f"{counts}; give one per key, or None")
+    whole: list[str] = []
     for key, meta in zip(keys, metas, strict=True):
         chunks = meta.get("n_chunks") if isinstance(meta, dict) else None
         whole += [key] if chunks is None else [f"{key}:c{chunk}" for chunk in range(chunks)]

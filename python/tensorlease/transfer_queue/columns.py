@@ -30,18 +30,10 @@ class Column:
 
 
 def read_columns(store: Store, columns: Sequence[Column], dense: bool) -> dict[str, Any]:
-    """Every column as TransferQueue merges it, in at most two reads.
-
-    :raises ValueError: the controller has not said what a row is
-    """
-    batches: dict[str, tuple[list[str], Any, Any]] = {}
-    others: list[Column] = []
-    for column in columns:
-        shape = _batch_shape(column, dense)
-        if shape is None:
-            others.append(column)
-        else:
-            batches[column.field] = (column.keys, shape, column.dtype)
+    """Every column as TransferQueue merges it, in at most two reads."""
+    shapes = [(column, _batch_shape(column, dense)) for column in columns]
+    batches = {column.field: (column.keys, shape, column.dtype) for column, shape in shapes if shape is not None}
+    others = [column for column, shape in shapes if shape is None]
     merged = store.get_batches(batches) if batches else {}
     if others:
         merged.update(_read_rows(store, others))
@@ -61,7 +53,8 @@ def _batch_shape(column: Column, dense: bool) -> Any:
             return ()
         if not dense:
             return rows
-        return () if first == (1,) and all(_was_scalar(meta) for meta in column.metas) else first
+        was_scalar = all(isinstance(meta, dict) and meta.get("scalar_row") is True for meta in column.metas)
+        return () if first == (1,) and was_scalar else first
     # The rows of a jagged batch differ in the first dimension alone.
     return rows if all(row and first and row[1:] == first[1:] for row in rows) else None
 
@@ -71,10 +64,6 @@ def _shape(column: Column, at: int) -> tuple[int, ...]:
     if shape is None:
         raise ValueError(f"the controller has no shape of key {column.keys[at]!r}; was it put?")
     return tuple(shape)
-
-
-def _was_scalar(meta: Any) -> bool:
-    return isinstance(meta, dict) and meta.get("scalar_row") is True
 
 
 def _read_rows(store: Store, columns: list[Column]) -> dict[str, Any]:

@@ -4,9 +4,8 @@ import asyncio
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,7 +17,6 @@ from tensorlease.transfer_queue.packing import Opaque
 from tensorlease.transfer_queue.partition_fields import VALUES
 from tensorlease.transfer_queue.settings import dense_columns
 
-_Result = TypeVar("_Result")
 _Base: Any = released.load().manager
 
 #: So many fields of partitions are remembered: jobs make a partition for each step.
@@ -39,7 +37,8 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         :raises ConfigError: a column is of another kind than the rows that its field has; nothing is stored then
         """
         await self._refuse_second_kind(data, metadata)
-        scalar = frozenset(name for name, column in data.items() if _has_scalar_rows(column))
+        tensors = {name: column for name, column in data.items() if isinstance(column, torch.Tensor)}
+        scalar = frozenset(name for name, column in tensors.items() if not column.is_nested and column.dim() == 1)
         token = _scalar_fields.set(scalar)
         try:
             await super().put_data(data, metadata, *args, **kwargs)
@@ -59,7 +58,7 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         before = self.__dict__.setdefault("_kinds_put", {})
         if any(known[name] is None and before.get((partition, name), kind) != kind for name, kind in kinds.items()):
             who = (self.controller_info, self.storage_manager_id)
-            there = await _in_thread(lambda: partition_fields.kinds_in_partition(*who, partition))
+            there = await asyncio.to_thread(partition_fields.kinds_in_partition, *who, partition)
             known = {name: known[name] if known[name] is not None else there.get(name) for name in kinds}
         for name, kind in kinds.items():
             if known[name] is not None and known[name] != kind:
@@ -96,11 +95,11 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
     async def get_data(self, metadata: Any) -> Any:
         if not metadata.field_names or not metadata.global_indexes:
             return await super().get_data(metadata)
-        return await _in_thread(lambda: self._read(metadata))
+        return await asyncio.to_thread(self._read, metadata)
 
     async def clear_data(self, metadata: Any) -> None:
         """Removes the samples with every field that they have, also those that other samples of the batch lack."""
-        await _in_thread(lambda: self._clear(metadata))
+        await asyncio.to_thread(self._clear, metadata)
 
     def close(self) -> None:
         """Also ends the storage client, which TransferQueue leaves to the collector."""
@@ -118,10 +117,9 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         if not (isinstance(client, TensorleaseStoreClient) and client.reads_columns):
             return self._read_values(metadata)
         columns = [self._column(metadata, field) for field in sorted(metadata.field_names)]
+        merged = client.read_columns(columns, dense_columns(client.tuning))
         batch: Any = importlib.import_module("tensordict").TensorDict
-        return batch(
-            client.read_columns(columns, dense_columns(client.tuning)), batch_size=len(metadata.global_indexes)
-        )
+        return batch(merged, batch_size=len(metadata.global_indexes))
 
     def _read_values(self, metadata: Any) -> Any:
         """As TransferQueue does it, for clients that are not ours alone."""
@@ -153,15 +151,7 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         self.storage_client.clear(keys=keys, custom_backend_meta=metas)
 
 
-def _has_scalar_rows(column: Any) -> bool:
-    return isinstance(column, torch.Tensor) and not column.is_nested and column.dim() == 1
-
-
 def _mark_scalars(row: dict[str, Any], fields: frozenset[str]) -> None:
     for field in fields & row.keys():
         if row[field] is None:
             row[field] = dict(SCALAR_ROW)
-
-
-async def _in_thread(work: Callable[[], _Result]) -> _Result:
-    return await asyncio.get_running_loop().run_in_executor(None, work)

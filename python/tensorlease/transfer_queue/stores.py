@@ -59,11 +59,7 @@ class StoreUse:
 
     @property
     def store(self) -> Store:
-        """The store.
-
-        :raises EngineUnavailable: this process was forked from the one that opened it
-        :raises Closed: this use has ended
-        """
+        """The store, unless this use has ended or this process was forked from the one that opened it."""
         if self._process != os.getpid():
             raise _stranded()
         if self.closed:

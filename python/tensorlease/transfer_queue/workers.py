@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorlease.errors import ConfigError
+from tensorlease.transfer_queue.plugin import install
 
 #: What importing `tensorlease.transfer_queue` does: `OFF` nothing; `ON_IMPORT` installs as soon as TransferQueue is imported; `ON`, and no
 #: value: installs.
@@ -71,8 +72,6 @@ def setup_worker(worker_id: int = 0) -> None:
     if asked_for() == OFF:
         return
     if _PACKAGE in sys.modules:
-        from tensorlease.transfer_queue.plugin import install
-
         install()
     elif not any(isinstance(finder, _Watcher) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watcher())
@@ -123,6 +122,4 @@ class _InstallingLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        from tensorlease.transfer_queue.plugin import install
-
         install()
