@@ -64,9 +64,8 @@ def decode(buffer: Any, key: str, allow_pickle: bool) -> Any:
     # Bytes from elsewhere can go wrong in every way that msgpack, numpy and struct know.
     except Exception as error:
         if is_out_of_memory(error):
-            raise OutOfMemory(
-                f"key {key!r}: this process has no memory left to make the value; the stored bytes are as they were"
-            ) from error
+            full = f"key {key!r}: this process has no memory left to make the value"
+            raise OutOfMemory(f"{full}; the stored bytes are as they were") from error
         raise CodecError(f"key {key!r}: the stored bytes are damaged ({_said(error)})") from error
 
 

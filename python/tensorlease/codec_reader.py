@@ -1,5 +1,6 @@
 """A value that is no tensor from the bytes of its object; `codec` says what these are."""
 
+import math
 import pickle
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
@@ -35,9 +36,8 @@ class Reader:
         if magic != form.MAGIC:
             self._damaged("it was not written by put()")
         if version != form.VERSION:
-            self._damaged(
-                f"written in version {version} of the format, and this release reads {form.VERSION}; upgrade tensorlease"
-            )
+            other = f"written in version {version} of the format"
+            self._damaged(f"{other}, and this release reads {form.VERSION}; upgrade tensorlease")
         tree_start = form.HEAD.size + form.LENGTH.size * count
         end = tree_start + tree_bytes
         if end > total:
@@ -134,8 +134,7 @@ class Reader:
 
     def scalar(self, details: Any) -> Any:
         descr, data = details
-        numpy = self._numpy()
-        return numpy.frombuffer(data, numpy_dtypes.read(descr))[0]
+        return self._numpy().frombuffer(data, numpy_dtypes.read(descr))[0]
 
     def tensor(self, details: Any) -> Any:
         index, name, shape = details
@@ -150,9 +149,8 @@ class Reader:
             self._damaged(f"a tensor of an unknown dtype {name!r:.40}; upgrade tensorlease")
         dtype = getattr(torch, name, None)
         if dtype is None:
-            raise ConfigError(
-                f"key {self._key!r} holds a tensor of {name}, which this torch lacks; install a newer one"
-            )
+            what = f"key {self._key!r} holds a tensor of {name}"
+            raise ConfigError(f"{what}, which this torch lacks; install a newer one")
         self._check(length, dtype.itemsize, shape)
         if length == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
@@ -164,12 +162,9 @@ class Reader:
         return tensor if is_view else tensor.clone()
 
     def _check(self, length: int, item_bytes: int, shape: list[int]) -> None:
-        bytes_needed = item_bytes
-        for dim in shape:
-            if dim < 0:
-                self._damaged(f"a shape of {shape}")
-            bytes_needed *= dim
-        if bytes_needed != length:
+        if any(dim < 0 for dim in shape):
+            self._damaged(f"a shape of {shape}")
+        if item_bytes * math.prod(shape) != length:
             self._damaged(f"{length} bytes for a shape of {shape}")
 
     def _torch(self) -> Any:

@@ -20,12 +20,6 @@ _DTYPES = frozenset(dtype_names())
 _OPTIONS: dict[str, Any] = {"strict_types": True, "unicode_errors": "surrogatepass"}
 
 
-def _view_class() -> Any:
-    """The class of arrays that lie in the host's store, where there has been one."""
-    views = imported("tensorlease.numpy_views")
-    return views.View if views is not None else None
-
-
 class Writer:
     """Of one value. `name` says in errors which key it is of."""
 
@@ -103,9 +97,8 @@ class Writer:
         except Error:
             raise
         except (ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"{self._name} can't be stored: {error} (too deep, too large, or containing itself)"
-            ) from error
+            what = f"{self._name} can't be stored: {error}"
+            raise ConfigError(f"{what} (too deep, too large, or containing itself)") from error
         except BufferError as error:
             raise ConfigError(f"{self._name} holds a memoryview with gaps; put bytes(view)") from error
 
@@ -127,21 +120,20 @@ class Writer:
             return self._tensor(value)
         numpy = imported("numpy")
         if numpy is not None:
-            plain = type(value) in (numpy.ndarray, numpy.memmap) or type(value) is _view_class()
+            # The class of arrays that lie in the host's store, where there has been one.
+            view = getattr(imported("tensorlease.numpy_views"), "View", None)
+            plain = type(value) in (numpy.ndarray, numpy.memmap, view)
             if plain and value.dtype == numpy.dtype(object):
                 return form.OBJECT_ARRAY, [list(value.shape), list(value.ravel())]
             if plain or isinstance(value, numpy.generic):
                 why = numpy_dtypes.refusal(value.dtype)
+                if why is None and plain:
+                    return self._array(value)
                 if why is None:
-                    return (
-                        self._array(value)
-                        if plain
-                        else (form.SCALAR, [numpy_dtypes.written(value.dtype), value.tobytes()])
-                    )
+                    return form.SCALAR, [numpy_dtypes.written(value.dtype), value.tobytes()]
                 if not self._allow_pickle:
-                    raise ConfigError(
-                        f"{self._name} is, or holds, an array whose dtype {value.dtype!s:.80} {why}; or pass allow_pickle=True"
-                    )
+                    refused = f"an array whose dtype {value.dtype!s:.80} {why}"
+                    raise ConfigError(f"{self._name} is, or holds, {refused}; or pass allow_pickle=True")
         if self._allow_pickle:
             try:
                 return form.PICKLE, pickle.dumps(value, protocol=5)
@@ -168,9 +160,8 @@ class Writer:
         plain = torch_values.prepare(value, self._name)
         dtype = str(plain.dtype).removeprefix("torch.")
         if dtype not in _DTYPES:
-            raise ConfigError(
-                f"{self._name} is a tensor of dtype {dtype}, which is not stored; put tensor.view(torch.uint8)"
-            )
+            what = f"{self._name} is a tensor of dtype {dtype}"
+            raise ConfigError(f"{what}, which is not stored; put tensor.view(torch.uint8)")
         index = self._segment(plain.numel() * plain.element_size(), plain)
         return form.TENSOR, [index, dtype, list(plain.shape)]
 
@@ -209,6 +200,4 @@ _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
 
 def _type_name(value: Any) -> str:
     kind = type(value)
-    return with_article(
-        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    return with_article(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))

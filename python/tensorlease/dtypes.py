@@ -33,9 +33,8 @@ def resolve(dtype: Any, name: str) -> tuple[str, str]:
             # numpy.floating and its like stand for many.
             raise ConfigError(f"dtype of {name} is {shown(dtype)}, which is no one dtype; {_ALLOWED}") from None
         if not as_dtype.isnative:
-            raise ConfigError(
-                f"dtype of {name} is {as_dtype!r}, in the byte order of other machines; use {as_dtype.newbyteorder('=')!r}"
-            )
+            swapped = f"{as_dtype!r}, in the byte order of other machines"
+            raise ConfigError(f"dtype of {name} is {swapped}; use {as_dtype.newbyteorder('=')!r}")
         return _known(as_dtype.name, dtype, name), "numpy"
     raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
 
@@ -60,9 +59,7 @@ def numpy_dtype(name: str) -> Any:
 _NEEDS_ML_DTYPES = frozenset(name for name in _NAMES if name.startswith(("bfloat", "float8_", "float4_")))
 _NOT_IN_NUMPY = frozenset({"complex32"})
 _ALLOWED = (
-    "give a torch or numpy dtype, or its name, out of "
-    + ", ".join(sorted(_NAMES))
-    + " (None: a value that is no tensor)"
+    f"give a torch or numpy dtype, or its name, out of {', '.join(sorted(_NAMES))} (None: a value that is no tensor)"
 )
 
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 from tensorlease._core import (
@@ -72,8 +71,7 @@ def starts_daemon(url: str) -> bool:
 def ensure_daemon() -> None:
     """Returns when this user's daemon listens. Of all processes that find none, one starts it.
 
-    :raises ConfigError: others could write to the folder of its socket
-    :raises EngineUnavailable: it did not start; the message has what it said
+    :raises ConfigError, EngineUnavailable: others could write to the folder of its socket; it did not start
     """
     socket = host_socket(None)
     if host_listens(socket):
@@ -97,20 +95,15 @@ def ensure_daemon() -> None:
 def _start_unless_there(socket: str, until: float) -> None:
     """The process that had the turn before may have started it. One whose socket was removed is named by `open`."""
     hidden_until = time.monotonic() + HIDDEN_SECONDS
-    while not host_listens(socket):
+    while not host_listens(socket) and time.monotonic() <= hidden_until:
         if host_holder(socket) is None:
             _start(socket, until)
-            return
-        if hidden_until < time.monotonic():
             return
         time.sleep(TURN_PAUSE)
 
 
 def _opened(path: Path, flags: int) -> BinaryIO:
-    """A file of this user's beside the socket, made where there is none; a link there is not followed.
-
-    :raises ConfigError: it can't be opened
-    """
+    """A file of this user's beside the socket, made where there is none; a link there is not followed."""
     try:
         opened = above_standard_streams(os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     except OSError as error:
@@ -121,11 +114,10 @@ def _opened(path: Path, flags: int) -> BinaryIO:
 
 def _takes(turn: Any) -> bool:
     """Takes the lock, which ends with the file or the process."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _start(socket: str, until: float) -> None:
@@ -133,19 +125,16 @@ def _start(socket: str, until: float) -> None:
     _started[:] = [started for started in _started if started[1].poll() is None]
     log = Path(socket).with_suffix(".log")
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", socket]
+    # The daemon runs in another folder, with this very package, wherever it was imported from.
+    package = str(Path(__file__).resolve().parent.parent)
+    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
         unwritable = _why_unwritable(output)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
         try:
-            process = _Started(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                start_new_session=True,
-                env=_environment(),
-            )
+            process = _Started(command, **streams, cwd="/", start_new_session=True, env=environment)
         # Python is embedded in another program, was moved, or no process may be started.
         except OSError as error:
             raise EngineUnavailable(
@@ -183,13 +172,6 @@ def end_started(socket: str) -> None:
         end_process(process)
 
 
-def _environment() -> dict[str, str]:
-    """As here, with this very package, wherever it was imported from: the daemon runs in another folder."""
-    package = str(Path(__file__).resolve().parent.parent)
-    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
 def _tail(log: Path) -> str:
     with contextlib.suppress(OSError):
         return log.read_text(errors="replace")[-500:].strip() or "(nothing)"
@@ -197,8 +179,7 @@ def _tail(log: Path) -> str:
 
 
 def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str = OWN_STORE) -> None:
-    """Runs a daemon in this process until it is told to end, or nobody needs it and `keep` is False. SIGTERM, Ctrl-C
-    and SIGHUP, where that is not ignored, tell it.
+    """Runs a daemon in this process until SIGTERM, Ctrl-C or SIGHUP, where that is not ignored, or nobody needs it and `keep` is False.
 
     :param socket: where it listens; None: this user's place
     :param max_bytes: bound of all memory that it hands out; None: half of what the machine has left
@@ -226,15 +207,8 @@ def _raise_limits() -> None:
     """To what this process may have: two descriptors and a thread per client, a mapping as long as the arena, files in
     memory of that length, pages locked for an engine, and no end by time. The process that starts the daemon may have
     lowered them for itself, and the daemon serves all."""
-    for limit in (
-        resource.RLIMIT_NOFILE,
-        resource.RLIMIT_AS,
-        resource.RLIMIT_FSIZE,
-        resource.RLIMIT_DATA,
-        resource.RLIMIT_MEMLOCK,
-        resource.RLIMIT_NPROC,
-        resource.RLIMIT_CPU,
-    ):
+    for name in ("NOFILE", "AS", "FSIZE", "DATA", "MEMLOCK", "NPROC", "CPU"):
+        limit = getattr(resource, f"RLIMIT_{name}")
         _, most = resource.getrlimit(limit)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (most, most))
@@ -242,18 +216,13 @@ def _raise_limits() -> None:
 
 @contextlib.contextmanager
 def _told_to_end() -> Iterator[list[int]]:
-    """A list that gets the signal which asks the process to end. What the process was started with blocked is not any
-    more."""
+    """A list that gets the signal which asks the process to end. What the process was started with blocked is not any more."""
     told: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        told.append(number)
-
     asking = [signal.SIGTERM, signal.SIGINT]
     # `nohup` means that one.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         asking.append(signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in asking}
+    before = {number: signal.signal(number, lambda number, _: told.append(number)) for number in asking}
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     try:
         yield told
@@ -263,11 +232,7 @@ def _told_to_end() -> Iterator[list[int]]:
 
 
 def report(socket: str | None) -> dict[str, Any]:
-    """Who holds what of a host's arena: numbers of the daemon, and under ``clients`` a dict for each connection but the
-    one that asks.
-
-    :raises EngineUnavailable: no daemon listens there
-    """
+    """Who holds what of a host's arena: numbers of the daemon, and under ``clients`` a dict for each connection but the one that asks."""
     return host_report(host_socket(socket))
 
 
@@ -296,12 +261,11 @@ def report_text(report: dict[str, Any]) -> str:
         lines.insert(1, f"quarantined: {quarantined} of clients that are gone, {late} of it until the daemon ends")
     for client in report["clients"]:
         age = max(client["age_seconds"], 0.001)
-        lines.append(
-            f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {format_bytes(client['arena_bytes']):>12} "
-            f"{format_bytes(client['pinned_bytes']):>12} {format_bytes(client['in_flight_bytes']):>12} {format_bytes(client['late_bytes']):>12} "
-            f"{format_bytes(client['read_bytes'] / age) + '/s':>14} {format_bytes(client['written_bytes'] / age) + '/s':>14}  "
-            + ("cut off, waits for the end of its process" if client["cut_off"] else "connected")
-        )
+        held = [format_bytes(client[f"{what}_bytes"]) for what in ("arena", "pinned", "in_flight", "late")]
+        rates = [format_bytes(client[f"{what}_bytes"] / age) + "/s" for what in ("read", "written")]
+        sizes = " ".join([f"{size:>12}" for size in held] + [f"{rate:>14}" for rate in rates])
+        state = "cut off, waits for the end of its process" if client["cut_off"] else "connected"
+        lines.append(f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {sizes}  {state}")
     if report["namespaces"]:
         lines.append(f"{'objects':>9} {'bytes':>21}  namespace")
         lines += [f"{objects:>9} {format_bytes(count):>21}  {name}" for name, objects, count in namespace_rows(report)]

@@ -41,12 +41,10 @@ class _Waiter:
         """Ends the wait, from any thread: nothing more is missing, its time is over, or an error."""
 
         def end() -> None:
-            if self.future.done():
-                return
-            if error is None:
-                self.future.set_result(None)
-            else:
+            if error is not None and not self.future.done():
                 self.future.set_exception(error)
+            elif not self.future.done():
+                self.future.set_result(None)
 
         # A loop that is closed refuses, and has no task any more that could wait.
         with contextlib.suppress(RuntimeError):

@@ -23,10 +23,7 @@ _given: set[int] = set()
 
 
 def master_binary() -> Path:
-    """The ``mooncake_master`` of the installed package.
-
-    :raises ConfigError: there is none; the message says what to install
-    """
+    """The ``mooncake_master`` of the installed package. A ConfigError where there is none says what to install."""
     spec = importlib.util.find_spec("mooncake")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         binary = Path(folder) / "mooncake_master"

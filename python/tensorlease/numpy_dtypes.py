@@ -5,41 +5,34 @@ from typing import Any
 
 from tensorlease.errors import ConfigError
 
+_APART = "put each field under a name of its own"
+
 
 def refusal(dtype: Any) -> str | None:
     """Why arrays of this dtype can't be stored by value, and what to put instead. None: they can."""
     if dtype.hasobject:
         if dtype.names is not None:
-            return "has fields of Python objects; put each field under a name of its own, as a dict of arrays"
+            return f"has fields of Python objects; {_APART}, as a dict of arrays"
         return "keeps its elements elsewhere; put array.astype('U') for text, or array.tolist()"
     if dtype.names is None:
         return None
     try:
         same = bool(read(written(dtype)) == dtype)
     except ValueError:
-        return (
-            "has fields that overlap or lie out of order; put each field under a name of its own, as a dict of arrays"
-        )
+        return f"has fields that overlap or lie out of order; {_APART}, as a dict of arrays"
     # Those of ml_dtypes would come back as raw bytes.
-    return None if same else "has fields of types that numpy can't write down; put each field under a name of its own"
+    return None if same else f"has fields of types that numpy can't write down; {_APART}"
 
 
 def written(dtype: Any) -> Any:
-    """What makes the dtype again: a name of ml_dtypes, or what numpy's own file format writes.
-
-    :raises ValueError: numpy's has no way to write it
-    """
+    """What makes the dtype again: a name of ml_dtypes, or what numpy's own file format writes. A ValueError where that can't."""
     if dtype.names is None and dtype.type.__module__ == "ml_dtypes":
         return {"ml_dtypes": dtype.name}
     return sys.modules["numpy"].lib.format.dtype_to_descr(dtype)
 
 
 def read(descr: Any) -> Any:
-    """The dtype of what `written` returned. numpy must be imported.
-
-    :raises ConfigError: it is one of ml_dtypes, which is not installed
-    :raises ValueError: a dtype with objects
-    """
+    """The dtype of what `written` returned. numpy must be imported."""
     numpy = sys.modules["numpy"]
     if isinstance(descr, dict):
         name = descr["ml_dtypes"]
