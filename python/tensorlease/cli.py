@@ -139,14 +139,12 @@ def _run_stop(options: argparse.Namespace) -> int:
 
 
 def _asked_place(socket: str | None, command: str) -> str:
-    """The socket of the daemon that `command` is about: where the user says, else that of the store that ``tensorlease.open()`` opens here.
-
-    :raises ConfigError: the environment names a store that has no daemon of this host. Another daemon than that of the user's job is not what was meant
-    """
+    """The socket of the daemon that `command` is about: where the user says, else that of the store that ``tensorlease.open()`` opens here."""
     url = os.environ.get(URL_VARIABLE)
     if socket is not None or not url or host.starts_daemon(url):
         return host_socket(socket)
     path = url.removeprefix(host.HOST_URL).partition("?")[0].rstrip("/")
+    # Another daemon than that of the user's job is not what was meant.
     if not url.startswith(host.HOST_URL) or not path:
         raise tl.ConfigError(
             f"{URL_VARIABLE} is {url!r}, which names no daemon of this host; say --socket PATH, or unset the variable for this user's own "

@@ -26,7 +26,10 @@ def resolve(dtype: Any, name: str) -> tuple[str, str]:
     if torch is not None and isinstance(dtype, torch.dtype):
         return _known(str(dtype).removeprefix("torch."), dtype, name), "torch"
     numpy = imported("numpy")
-    if numpy is not None and (isinstance(dtype, numpy.dtype) or _is_scalar_type(numpy, dtype)):
+    kind = dtype if isinstance(dtype, type) else object
+    # The types of ml_dtypes are no numpy.generic, but numpy knows them.
+    is_scalar = kind.__module__ == "ml_dtypes" or (numpy is not None and issubclass(kind, numpy.generic))
+    if numpy is not None and (is_scalar or isinstance(dtype, numpy.dtype)):
         try:
             as_dtype = numpy.dtype(dtype)
         except TypeError:
@@ -67,10 +70,3 @@ def _known(text: str, dtype: Any, name: str) -> str:
     if text in _NAMES:
         return text
     raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
-
-
-def _is_scalar_type(numpy: Any, dtype: Any) -> bool:
-    if not isinstance(dtype, type):
-        return False
-    # The types of ml_dtypes are no numpy.generic, but numpy knows them.
-    return issubclass(dtype, numpy.generic) or dtype.__module__ == "ml_dtypes"

@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import resource
+import select
 import shlex
 import signal
 import subprocess
@@ -24,7 +26,6 @@ from tensorlease._core import (
     host_silent_seconds,
     host_socket,
 )
-from tensorlease.daemon_log import DaemonLog
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.processes import above_standard_streams, end_process, fill_standard_streams
 from tensorlease.sizes import format_bytes
@@ -48,6 +49,8 @@ OWN_STORE = "embedded://"
 ENDED = "tensorlease: the daemon has ended"
 HANGS = "tensorlease: the daemon has ended, and its engine has not closed: a call on it hangs, or whom it asks (Mooncake's master) does not answer"
 EXIT_HANGS = 1
+#: Longest line of a daemon, bytes: a pipe that takes anything takes so much at once.
+LINE_BYTES_MAX = 4000
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
 
@@ -69,10 +72,7 @@ def starts_daemon(url: str) -> bool:
 
 
 def ensure_daemon() -> None:
-    """Returns when this user's daemon listens. Of all processes that find none, one starts it.
-
-    :raises ConfigError, EngineUnavailable: others could write to the folder of its socket; it did not start
-    """
+    """Returns when this user's daemon listens. Of all processes that find none, one starts it."""
     socket = host_socket(None)
     if host_listens(socket):
         return
@@ -130,7 +130,12 @@ def _start(socket: str, until: float) -> None:
     paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
-        unwritable = _why_unwritable(output)
+        # The daemon could not say why it does not start.
+        unwritable = None
+        try:
+            output.write(f"tensorlease: process {os.getpid()} starts a daemon\n".encode())
+        except OSError as error:
+            unwritable = error.strerror
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
         try:
@@ -157,15 +162,6 @@ def _start(socket: str, until: float) -> None:
         threading.Thread(target=process.wait, name="tensorlease-daemon-end", daemon=True).start()
 
 
-def _why_unwritable(log: BinaryIO) -> str | None:
-    """What keeps a log from being written, if anything does: the daemon could not say why it does not start."""
-    try:
-        log.write(f"tensorlease: process {os.getpid()} starts a daemon\n".encode())
-    except OSError as error:
-        return error.strerror
-    return None
-
-
 def end_started(socket: str) -> None:
     """Ends the daemons at `socket` that this process started, with all that they hold. Others' daemons are theirs."""
     for _, process in [started for started in _started if started[0] == socket]:
@@ -185,8 +181,6 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
     :param max_bytes: bound of all memory that it hands out; None: half of what the machine has left
     :param engine: URL of what holds the objects. With another than the daemon's own store it stays until it is told to end: it can't know whether
         others need the objects that it has a part in
-    :raises ConfigError: the socket or the size can't be had, or the engine is none for a daemon; the message says why
-    :raises EngineUnavailable: one runs there already, or the engine does not answer
     """
     fill_standard_streams()
     _raise_limits()
@@ -203,10 +197,53 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
     output.say(ENDED)
 
 
+class DaemonLog(logging.Handler):
+    """What a daemon says, as lines on a descriptor: a full disk, or an output that is closed or not read, ends no daemon. What can't be written at once is dropped; the next line that can be says how many were."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(logging.WARNING)
+        self._descriptor = descriptor
+        self.dropped = 0
+
+    def say(self, line: str) -> None:
+        """Writes one line, or drops it. Never waits, and never raises."""
+        text = os.fsencode(line)[:LINE_BYTES_MAX] + b"\n"
+        with self.lock or contextlib.nullcontext():
+            if self.dropped:
+                text = b"tensorlease: %d lines before this one could not be written\n" % self.dropped + text
+            self.dropped = 0 if self._written(text) else self.dropped + 1
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.say(self.format(record))
+        except Exception:  # noqa: BLE001 - what `logging` asks of a handler
+            self.handleError(record)
+
+    @contextlib.contextmanager
+    def of_this_package(self) -> Iterator[None]:
+        """Warnings and errors of this package go here."""
+        logger = logging.getLogger("tensorlease")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+    def _written(self, text: bytes) -> bool:
+        try:
+            looked = select.poll()
+            looked.register(self._descriptor, select.POLLOUT)
+            # A pipe that nobody reads would hold the daemon until somebody does.
+            if not any(events & select.POLLOUT for _, events in looked.poll(0)):
+                return False
+            return os.write(self._descriptor, text) == len(text)
+        except OSError:
+            return False
+
+
 def _raise_limits() -> None:
-    """To what this process may have: two descriptors and a thread per client, a mapping as long as the arena, files in
-    memory of that length, pages locked for an engine, and no end by time. The process that starts the daemon may have
-    lowered them for itself, and the daemon serves all."""
+    """To what this process may have: two descriptors and a thread per client, and mappings, files in memory and locked pages as long as the arena.
+    The process that starts the daemon may have lowered them for itself, and the daemon serves all."""
     for name in ("NOFILE", "AS", "FSIZE", "DATA", "MEMLOCK", "NPROC", "CPU"):
         limit = getattr(resource, f"RLIMIT_{name}")
         _, most = resource.getrlimit(limit)

@@ -21,10 +21,7 @@ END_SECONDS = 20.0
 
 
 def stop(place: str, *, asks: bool) -> bool:
-    """Ends the daemon at a socket, and says so. False: the user did not want it after all.
-
-    :param asks: ask on the terminal first, where something is lost or may be
-    """
+    """Ends the daemon at a socket, and says so. False: the user, who is asked first where something may be lost, did not want it."""
     found = _found(place)
     if found is None:
         print(f"no daemon runs at {place}")
@@ -54,9 +51,8 @@ def _found(place: str) -> tuple[int, str, bool] | None:
         if process is None:
             raise
         if process == 0:
-            raise EngineUnavailable(
-                f"{error}. Its lock does not say which process it is (`fuser {place}.lock` may): end that with `kill`"
-            ) from error
+            end = f"Its lock does not say which process it is (`fuser {place}.lock` may): end that with `kill`"
+            raise EngineUnavailable(f"{error}. {end}") from error
         return process, f"The daemon at {place} is process {process}. What it holds can't be asked: {error}", True
     if not told["clients"] and not told["objects"] and is_own_store(told):
         return told["pid"], f"The daemon at {place} (process {told['pid']}) has no object and no client.", False

@@ -183,13 +183,11 @@ def register(
     if not isinstance(store, Store):
         raise ConfigError(f"register takes a store, not {with_article(type(store).__name__)}")
     if registry is not None and not isinstance(registry, CollectorRegistry):
-        raise ConfigError(
-            f"registry is {with_article(type(registry).__name__)}; give a CollectorRegistry of prometheus_client, or None"
-        )
+        given = with_article(type(registry).__name__)
+        raise ConfigError(f"registry is {given}; give a CollectorRegistry of prometheus_client, or None")
     if labels is not None and not isinstance(labels, Mapping):
-        raise ConfigError(
-            f'labels is {with_article(type(labels).__name__)}; give a dictionary, such as {{"role": "trainer"}}'
-        )
+        given = with_article(type(labels).__name__)
+        raise ConfigError(f'labels is {given}; give a dictionary, such as {{"role": "trainer"}}')
     return _collector_of(REGISTRY if registry is None else registry).watch(store, _checked(labels or {}))
 
 

@@ -43,7 +43,12 @@ def free_port(host: str = HOST) -> int:
 
     It prefers ports outside the kernel's own range: no outgoing connection takes one of those before the caller listens on it.
     """
-    quiet = (random.choice(_QUIET_PORTS) for _ in range(1000 if _quiet() else 0))
+    is_quiet = False
+    with contextlib.suppress(OSError):
+        # Does the kernel leave those ports alone?
+        lowest, highest = (int(port) for port in _KERNELS_PORTS.read_text().split())
+        is_quiet = _QUIET_PORTS[-1] < lowest or highest < _QUIET_PORTS[0]
+    quiet = (random.choice(_QUIET_PORTS) for _ in range(1000 if is_quiet else 0))
     for port in itertools.chain(quiet, itertools.repeat(0, 1000)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((host, port))
@@ -52,11 +57,3 @@ def free_port(host: str = HOST) -> int:
                 _given.add(free)
                 return free
     raise EngineUnavailable(f"there is no free port at {host or 'any address'}")
-
-
-def _quiet() -> bool:
-    """Does the kernel leave those ports alone?"""
-    with contextlib.suppress(OSError):
-        lowest, highest = (int(port) for port in _KERNELS_PORTS.read_text().split())
-        return _QUIET_PORTS[-1] < lowest or highest < _QUIET_PORTS[0]
-    return False

@@ -76,10 +76,7 @@ def listens_at(process: subprocess.Popen[Any], port: int) -> bool:
 
 
 def fill_standard_streams() -> None:
-    """Opens the null device for each standard stream that is closed: nothing that is opened later takes its number.
-
-    For processes of this package's own. Others may have closed theirs on purpose, to open something else there.
-    """
+    """Opens the null device for each standard stream that is closed, in a process of this package's own: nothing opened later takes its number."""
     while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < FIRST:
         os.set_inheritable(opened, True)
     os.close(opened)

@@ -115,9 +115,8 @@ class Store:
     """
 
     def __init__(self, *_arguments: Any, **_settings: Any) -> None:
-        raise ConfigError(
-            "a Store is made by tensorlease.open(url, ...), which checks the options and fills in the rest"
-        )
+        how = "which checks the options and fills in the rest"
+        raise ConfigError(f"a Store is made by tensorlease.open(url, ...), {how}")
 
     def _start(self, url: str, settings: dict[str, Any]) -> None:
         set_log_level(_logger.getEffectiveLevel())
@@ -128,8 +127,6 @@ class Store:
         fork_warning.watch(self, excluded=settings["fork"] == "exclude" or self._url.startswith("host:"))
         # Also closes at the end of the interpreter, and when the last reference goes.
         self._finalizer = weakref.finalize(self, _close, self._core, self._async_calls, EXIT_SECONDS)
-
-    # ---- writing ------------------------------------------------------------------------------------------------------------
 
     def put(
         self,
@@ -170,8 +167,6 @@ class Store:
         :raises Timeout: the arena has not grown in that time
         """
         return self._core.empty(shape, dtype, timeout=timeout)
-
-    # ---- reading ------------------------------------------------------------------------------------------------------------
 
     def get(
         self,
@@ -275,8 +270,6 @@ class Store:
                 made[name] = jagged(*batch)
         return made
 
-    # ---- keys ---------------------------------------------------------------------------------------------------------------
-
     def contains(self, keys: Iterable[str], *, timeout: float | None = None) -> list[bool]:
         """Says which keys are there: one bool per key, in their order.
 
@@ -375,8 +368,6 @@ class Store:
     def _run(self, call: Callable[[Interrupt], _Result]) -> Awaitable[_Result]:
         return self._async_calls.run(call)
 
-    # ---- the store itself ---------------------------------------------------------------------------------------------------
-
     def stats(self) -> dict[str, float]:
         """Returns the counters since open: flat, numbers only, with the unit in the name. It also answers after ``close``.
 
@@ -427,9 +418,8 @@ class Store:
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[str, dict[str, Any]]]:
         """Pickles as URL and settings; unpickling opens it again."""
         if self._url.startswith("embedded:"):
-            raise ConfigError(
-                f"a store of {self._url} can't be pickled: its objects are private to this open; use an engine that processes share"
-            )
+            private = f"a store of {self._url} can't be pickled: its objects are private to this open"
+            raise ConfigError(f"{private}; use an engine that processes share")
         return _started, (self._url, self._settings)
 
 

@@ -1,8 +1,6 @@
 """torch tensors on their way into the store, and jagged batches on their way out. Only imported where torch is installed."""
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -75,24 +73,16 @@ def bytes_of(tensor: Any) -> Any:
 
 def jagged(values: Any, offsets: Any, length_min: int, length_max: int) -> Any:
     """One nested tensor over `values`, without a copy."""
-    # Without the lengths, padding would pad to the length of all rows together.
-    with _quiet_first_import():
-        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
-
-
-@contextlib.contextmanager
-def _quiet_first_import() -> Iterator[None]:
-    """torch's first nested tensor imports its tracer, which then warns about a function that nobody here calls."""
+    # torch's first nested tensor imports its tracer, which then warns about a function that nobody here calls.
     logger = logging.getLogger("torch.fx._symbolic_trace")
-    logger.addFilter(_drop)
+    # Of a filter for another logger nothing passes.
+    quiet = logging.Filter("nothing")
+    logger.addFilter(quiet)
     try:
-        yield
+        # Without the lengths, padding would pad to the length of all rows together.
+        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
     finally:
-        logger.removeFilter(_drop)
-
-
-def _drop(_record: logging.LogRecord) -> bool:
-    return False
+        logger.removeFilter(quiet)
 
 
 def written(tensors: list[Any]) -> None:

@@ -44,9 +44,8 @@ def parse_workload(text: str) -> Workload:
     if text in NAMED:
         return NAMED[text]()
     if text == "ragged":
-        raise ValueError(
-            "ragged has the row lengths of real conversations, which are in the repository: `python -m bench` there"
-        )
+        where = "which are in the repository: `python -m bench` there"
+        raise ValueError(f"ragged has the row lengths of real conversations, {where}")
     count_text, separator, size_text = text.partition("x")
     if not separator or not count_text.isdigit() or int(count_text) == 0:
         raise ValueError(f"{text!r} is no shape; write COUNTxSIZE, such as 1024x1MiB")

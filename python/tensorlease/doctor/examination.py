@@ -26,7 +26,6 @@ def examine(
     :param max_bytes: the budget that the store will be opened with
     :param metrics_port: of the master, to learn how much memory the cluster has
     :param machine: another /proc and /sys than this machine's own, for tests
-    :raises ConfigError: the URL is wrong
     """
     asked = target(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else url, max_bytes)
     here = machine or Machine()

@@ -114,10 +114,7 @@ LIBRARIES = {
 
 
 def master(host: str, port: int, seconds: float) -> Values:
-    """Asks for a function that no master has. `error` is None where it answered.
-
-    `listens`: did anything take the connection? None where that is unknown, as behind a firewall.
-    """
+    """Asks for a function that no master has. `error` is None where it answered, `listens` None where nobody knows, as behind a firewall."""
     deadline = time.monotonic() + seconds
     last: Values = {"error": "the name has no address", "listens": None}
     try:

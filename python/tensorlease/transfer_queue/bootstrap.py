@@ -28,8 +28,6 @@ def initialize_mooncake_storage(conf: Any) -> _Started | None:
 
     :returns: what TransferQueue's `close` expects: the master's process; with `offload.enabled` a dict of it and of the offload client; None
         where nothing was started (`auto_init: false`, or a master answers), so that `close` leaves its objects alone
-    :raises ValueError: an address or an offload ratio is wrong; `ConfigError`: one of our own settings
-    :raises RuntimeError: the master or the offload client did not start; the message has the end of its log
     """
     backend = conf.backend.MooncakeStore
     # Whoever starts a job hears of a wrong setting, not its first worker.

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,28 +69,24 @@ def _shape(column: Column, at: int) -> tuple[int, ...]:
 
 def _read_rows(store: Store, columns: list[Column]) -> dict[str, Any]:
     """Columns whose rows are read one by one, in one read."""
-    keys: list[str] = []
-    shapes: list[Any] = []
-    dtypes: list[Any] = []
-    for column in columns:
-        keys += column.keys
-        if column.dtype is None:
-            sizes = [packing.size_of(*row) for row in zip(column.keys, column.metas, strict=True)]
-            shapes += [(size,) for size in sizes]
-            dtypes += [torch.uint8] * len(sizes)
-        else:
-            shapes += [_shape(column, at) for at in range(len(column.keys))]
-            dtypes += [column.dtype] * len(column.keys)
-    values = store.get(keys, shapes, dtypes)
+    wanted = [row for column in columns for row in _rows(column)]
+    keys, shapes, dtypes = (list(part) for part in zip(*wanted, strict=True))
+    values = iter(store.get(keys, shapes, dtypes))
     merged: dict[str, Any] = {}
-    end = 0
     for column in columns:
-        start, end = end, end + len(column.keys)
-        rows = values[start:end]
+        rows = list(itertools.islice(values, len(column.keys)))
         if column.dtype is None:
             rows = [packing.decode(*row) for row in zip(column.keys, rows, strict=True)]
         merged[column.field] = _merged(rows)
     return merged
+
+
+def _rows(column: Column) -> list[tuple[str, Any, Any]]:
+    """Key, shape and dtype of each row; those of packed values are bytes."""
+    if column.dtype is not None:
+        return [(key, _shape(column, at), column.dtype) for at, key in enumerate(column.keys)]
+    sizes = [packing.size_of(*row) for row in zip(column.keys, column.metas, strict=True)]
+    return [(key, (size,), torch.uint8) for key, size in zip(column.keys, sizes, strict=True)]
 
 
 def _merged(rows: list[Any]) -> Any:

@@ -32,12 +32,7 @@ _logger = logging.getLogger("tensorlease")
 
 
 class OwnProcess:
-    """One such process, in a session of its own: Ctrl-C must not end it before the clients that use it.
-
-    :param command: the first word is a program of Mooncake's
-    :param port: what tells its log from those of others
-    :raises ConfigError: it is not installed
-    """
+    """One such process, in a session of its own: Ctrl-C must not end it before the clients that use it. Its port tells its log from others'."""
 
     def __init__(self, command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> None:
         self._program = command[0]
@@ -164,9 +159,8 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
     """Starts a master and waits until it, and its metadata server, answer. None: somebody else's was faster, and answers."""
     if not _is_ours(address.host):
         silent = f"no mooncake_master answers at {address}, and {address.host} is no address of this machine"
-        raise RuntimeError(
-            f"{silent}: start one there, or configure an address of this machine as master_server_address"
-        )
+        ours = "configure an address of this machine as master_server_address"
+        raise RuntimeError(f"{silent}: start one there, or {ours}")
     for starts_left in reversed(range(STARTS_MAX)):
         metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={free_port('')}"]
         master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)

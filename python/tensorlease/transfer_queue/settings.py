@@ -89,10 +89,7 @@ class Tuning:
 
 
 class Backend:
-    """TransferQueue's own keys, read as its client reads them.
-
-    :raises ValueError: as TransferQueue's client; `ConfigError` for our own settings
-    """
+    """TransferQueue's own keys, read as its client reads them, with the same errors."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.protocol = str(config.get("protocol", "tcp"))
