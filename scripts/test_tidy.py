@@ -202,10 +202,14 @@ def test_each_requirement_has_a_test(tmp_path: Path) -> None:
     assert found == [f"{path}:5: A4 names no test", f"{path}:1: has no row for A2"]
 
 
-def test_counters_and_their_document_agree(tmp_path: Path) -> None:
+def test_counters_agree_with_their_document_and_their_metrics(tmp_path: Path) -> None:
     source = 'counters! {\n    /// Keys.\n    read_keys,\n}\nfn f() { stats.push("arena_bytes", 1); [("plan_seconds", 1.0)]; }\n'
     document = "| `read_keys` | a |\n| `arena_bytes` | b |\n| `plan_seconds` | c |\n"
-    files = {"crates/client/src/stats.rs": source, "docs/stats.md": document}
+    metrics = (
+        'HELD_NOW = {\n    "arena_bytes": "b",\n}\nGROWING = {\n    "read_keys": "a",\n    "plan_seconds": "c",\n}\n'
+    )
+    path = "python/tensorlease/metrics.py"
+    files = {"crates/client/src/stats.rs": source, "docs/stats.md": document, path: metrics}
     assert breaches(tmp_path, tidy.check_counters, files) == []
     files["docs/stats.md"] = document.replace("read_keys", "wrote_keys")
     found = breaches(tmp_path, tidy.check_counters, files)
@@ -214,6 +218,11 @@ def test_counters_and_their_document_agree(tmp_path: Path) -> None:
         and "`read_keys` is not explained" in found[0]
         and "`wrote_keys`, which is no counter" in found[1]
     )
+    files["docs/stats.md"], files[path] = document, metrics.replace("arena_bytes", "slab_bytes")
+    assert breaches(tmp_path, tidy.check_counters, files) == [
+        f"{path}:1: the counter `arena_bytes` is not explained",
+        f"{path}:1: explains `slab_bytes`, which is no counter of a store",
+    ]
 
 
 ROOT = "crates/arena/src"

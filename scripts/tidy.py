@@ -308,9 +308,9 @@ def _check_invariants(tree: Tree, known: set[str]) -> None:
 
 
 def check_counters(tree: Tree) -> None:
-    """Every counter of a store is explained in docs/stats.md, and nothing else is."""
-    source, document = "crates/client/src/stats.rs", "docs/stats.md"
-    if document not in tree.paths or source not in tree.paths:
+    """Every counter of a store is explained in docs/stats.md and has a text for Prometheus, and nothing else has."""
+    source, document, metrics = "crates/client/src/stats.rs", "docs/stats.md", "python/tensorlease/metrics.py"
+    if not {source, document, metrics} <= set(tree.paths):
         return
     named = set()
     for path, text in tree.files(".rs"):
@@ -322,12 +322,19 @@ def check_counters(tree: Tree) -> None:
         r"^counters! \{(.*?)^\}", (tree.root / source).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
     named |= set(re.findall(r"^\s+(\w+),", block.group(1), flags=re.MULTILINE)) if block else set()
-    text = (tree.root / document).read_text(encoding="utf-8")
-    explained = set(re.findall(r"^\| `(\w+)`", text, flags=re.MULTILINE))
-    for name in sorted(named - explained):
-        tree.report(document, 1, f"the counter `{name}` is not explained")
-    for name in sorted(explained - named):
-        tree.report(document, 1, f"explains `{name}`, which is no counter of a store")
+    text = (tree.root / metrics).read_text(encoding="utf-8")
+    tables = re.findall(r"^(?:GROWING|HELD_NOW) = \{(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE)
+    explained = {
+        metrics: set(re.findall(r'^    "(\w+)": ', "".join(tables), flags=re.MULTILINE)),
+        document: set(
+            re.findall(r"^\| `(\w+)`", (tree.root / document).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        ),
+    }
+    for path, names in explained.items():
+        for name in sorted(named - names):
+            tree.report(path, 1, f"the counter `{name}` is not explained")
+        for name in sorted(names - named):
+            tree.report(path, 1, f"explains `{name}`, which is no counter of a store")
 
 
 CHECKS = [

@@ -190,11 +190,9 @@ pub(crate) fn delivery_of(name: Option<&Bound<'_, PyAny>>) -> PyResult<Option<De
     if let Some(known) = known.and_then(|name| Delivery::from_name(&name)) {
         return Ok(Some(known));
     }
-    let (py, name) = (name.py(), shown(name));
-    refuse!(
-        py,
-        "delivery is {name:?}; allowed are \"auto\", \"leased\", \"copied\" and \"register-per-call\""
-    )
+    let [others @ .., last] = Delivery::ALL.map(|delivery| format!("{:?}", delivery.name()));
+    let (py, name, others) = (name.py(), shown(name), others.join(", "));
+    refuse!(py, "delivery is {name:?}; allowed are {others} and {last}")
 }
 
 /// One field of a batched read, checked.

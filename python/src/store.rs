@@ -22,7 +22,7 @@ use pyo3::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    CallError, Delivery, Expected, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, PutMode, ReadItem,
+    CallError, CallerMemory, Delivery, Expected, ForkPolicy, OpenError, Options, Patience, PutItem, PutMode, ReadItem,
     ReadRequest, Store,
 };
 
@@ -220,7 +220,7 @@ impl CoreStore {
         let mut taken: Vec<(usize, usize, usize)> = Vec::with_capacity(keys.len());
         for (index, (key, tensor)) in keys.into_iter().zip(tensors.iter()).enumerate() {
             let memory = values.destination(&tensor, &key)?;
-            let foreign = memory.foreign.unwrap_or_else(|| Foreign::from_vec(Vec::new()));
+            let foreign = memory.foreign.unwrap_or_else(|| CallerMemory::from_vec(Vec::new()));
             taken.push((foreign.addr(), foreign.len(), index));
             let expected = Expected::Tensor(memory.spec);
             request.items.push(ReadItem { key, expected });

@@ -15,7 +15,7 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList},
 };
 use std::sync::Arc;
-use tensorlease::{DType, Foreign, ObjectKind, PutItem, Segment, Store, TensorSpec};
+use tensorlease::{CallerMemory, DType, ObjectKind, PutItem, Segment, Store, TensorSpec};
 use tensorlease_memory::Region;
 
 static PREPARE_TENSOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -38,14 +38,14 @@ pub(crate) struct Values<'py, 'store> {
 
 /// Memory and kind of one tensor.
 pub(crate) struct TensorMemory {
-    pub(crate) foreign: Option<Foreign>,
+    pub(crate) foreign: Option<CallerMemory>,
     pub(crate) spec: Arc<TensorSpec>,
     /// The store has said that it lies in its arena.
     leased: bool,
 }
 
 impl TensorMemory {
-    fn new(foreign: Option<Foreign>, spec: Arc<TensorSpec>) -> Self {
+    fn new(foreign: Option<CallerMemory>, spec: Arc<TensorSpec>) -> Self {
         Self {
             foreign,
             spec,
@@ -88,7 +88,7 @@ impl<'py, 'store> Values<'py, 'store> {
             let segment = if memory.leased {
                 Segment::Leased
             } else {
-                Segment::Foreign
+                Segment::Caller
             };
             let segments = memory.foreign.map(segment).into_iter().collect();
             let kind = ObjectKind::Tensor(memory.spec);
@@ -101,7 +101,7 @@ impl<'py, 'store> Values<'py, 'store> {
         for part in parts.cast::<PyList>()?.iter() {
             let foreign = self.segment(part, &key)?;
             bytes += foreign.len();
-            segments.push(Segment::Foreign(foreign));
+            segments.push(Segment::Caller(foreign));
         }
         let meta = PyDict::new(self.py);
         meta.set_item("packed_size", bytes)?;
@@ -110,7 +110,7 @@ impl<'py, 'store> Values<'py, 'store> {
     }
 
     /// One part of an encoded value: bytes, or an array or tensor that the codec made plain.
-    fn segment(&mut self, part: Bound<'py, PyAny>, key: &str) -> PyResult<Foreign> {
+    fn segment(&mut self, part: Bound<'py, PyAny>, key: &str) -> PyResult<CallerMemory> {
         let part = match part.cast_into::<PyBytes>() {
             Ok(bytes) => return Ok(foreign::of_bytes(bytes)),
             Err(error) => error.into_inner(),

@@ -2,9 +2,12 @@
 
 use crate::{
     FallbackKind,
-    costs::Costs,
+    patience::lock,
     stats::{Counters, Stages},
-    warnings::Warnings,
+};
+use std::{
+    collections::HashSet,
+    sync::{Mutex, OnceLock},
 };
 
 /// Shared by everything in a store that counts.
@@ -12,8 +15,9 @@ use crate::{
 pub(crate) struct Accounts {
     counters: Counters,
     stages: Stages,
-    costs: Costs,
-    warnings: Warnings,
+    copy_is_cheaper: OnceLock<bool>,
+    /// Kinds of fallback that were warned of.
+    warned: Mutex<HashSet<FallbackKind>>,
 }
 
 impl Accounts {
@@ -25,8 +29,13 @@ impl Accounts {
         &self.stages
     }
 
-    pub(crate) fn costs(&self) -> &Costs {
-        &self.costs
+    /// Is copying into fresh memory cheaper here than registering fresh memory for one transfer? Measured once, at open.
+    pub(crate) fn copy_is_cheaper(&self) -> bool {
+        *self.copy_is_cheaper.get().unwrap_or(&true)
+    }
+
+    pub(crate) fn note_copy_is_cheaper(&self, cheaper: bool) {
+        self.copy_is_cheaper.get_or_init(|| cheaper);
     }
 
     /// Counts a fallback of `keys` values and warns once per kind. Under `strict` it is the caller's to refuse first.
@@ -42,13 +51,19 @@ impl Accounts {
             None => format!("{keys} values leave the fast path: {}", kind.words()),
             Some(cause) => format!("{keys} values leave the fast path: {} ({cause})", kind.words()),
         };
-        if !self.warnings.once(kind, text) {
+        if !self.warn_once(kind, text) {
             self.counters.warnings_suppressed.add(1);
         }
     }
 
-    /// Warns once of `kind`, without counting a value.
-    pub(crate) fn warn_once(&self, kind: FallbackKind, text: impl FnOnce() -> String) {
-        self.warnings.once(kind, text);
+    /// Warns of `kind` the first time, and says whether it was. Later ones are told at DEBUG.
+    pub(crate) fn warn_once(&self, kind: FallbackKind, text: impl FnOnce() -> String) -> bool {
+        let first = lock(&self.warned).insert(kind);
+        if first {
+            log::warn!("{} (this warning is given once; stats() counts on)", text());
+        } else {
+            log::debug!("{}", text());
+        }
+        first
     }
 }

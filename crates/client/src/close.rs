@@ -93,11 +93,3 @@ fn close_engine(parts: &Parts, wait: &Wait<'_>) -> Option<Result<(), CloseError>
         }
     }
 }
-
-/// Gives empty slabs back to the system. Returns the bytes given back.
-pub(crate) fn trim(parts: &Parts) -> u64 {
-    if parts.life.is_forked() || parts.life.is_closed() {
-        return 0;
-    }
-    parts.memory.trim()
-}

@@ -127,152 +127,99 @@ pub enum CallError {
     },
 }
 
-/// Why a read failed. Nothing of it is delivered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// Not about the keys.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// At least one key is missing.
-    #[error("{message}")]
-    KeyNotFound {
-        /// Names the keys.
-        message: String,
-        /// Every failed key of the call, whatever its fault.
-        failures: Vec<KeyFailure>,
-    },
-    /// An object has another size, dtype or shape than was asked for.
-    #[error("{message}")]
-    SizeMismatch {
-        /// Names the keys and both sizes.
-        message: String,
-        /// Every failed key of the call, whatever its fault.
-        failures: Vec<KeyFailure>,
-    },
-    /// Transfers failed, after the retries.
-    #[error("{message}")]
-    Transfer {
-        /// Names the keys.
-        message: String,
-        /// Every failed key of the call.
-        failures: Vec<KeyFailure>,
-    },
-    /// No memory to land in.
-    #[error("{message}")]
-    ArenaExhausted {
-        /// What to do.
-        message: String,
-        /// Bytes asked.
-        asked: u64,
-        /// Bytes free.
-        free: u64,
-        /// Largest free range, bytes.
-        largest: u64,
-        /// Bytes held.
-        held: u64,
-    },
-    /// `strict` and a value can't be delivered the way that was asked.
-    #[error("{message}")]
-    Fallback {
-        /// Which fallback it would have been.
-        kind: FallbackKind,
-        /// What to do.
-        message: String,
-        /// Every key that can't be delivered so.
-        failures: Vec<KeyFailure>,
-    },
+/// The error of one operation: what any call may meet, and what failed for some keys. `memory`: and what there was no memory for.
+macro_rules! operation_error {
+    ($(#[$doc:meta])* $name:ident, memory, keys: $keys:tt) => {
+        operation_error! {
+            $(#[$doc])* $name, keys: $keys, own: {
+                /// No memory for the values.
+                #[error("{message}")]
+                ArenaExhausted {
+                    /// What to do.
+                    message: String,
+                    /// Bytes asked.
+                    asked: u64,
+                    /// Bytes free.
+                    free: u64,
+                    /// Largest free range, bytes.
+                    largest: u64,
+                    /// Bytes held.
+                    held: u64,
+                },
+                /// `strict` and a value can't go the way that was asked.
+                #[error("{message}")]
+                Fallback {
+                    /// Which fallback it would have been.
+                    kind: FallbackKind,
+                    /// What to do.
+                    message: String,
+                    /// Every key that can't go so.
+                    failures: Vec<KeyFailure>,
+                },
+            }
+        }
+    };
+    ($(#[$doc:meta])* $name:ident, keys: { $($(#[$key_doc:meta])* $key:ident),* $(,)? }, own: { $($own:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, thiserror::Error)]
+        #[non_exhaustive]
+        pub enum $name {
+            /// Not about the keys.
+            #[error(transparent)]
+            Call(#[from] CallError),
+            $(
+                $(#[$key_doc])*
+                #[error("{message}")]
+                $key {
+                    /// Names the keys, and what to do.
+                    message: String,
+                    /// Every failed key of the call, whatever its fault.
+                    failures: Vec<KeyFailure>,
+                },
+            )*
+            $($own)*
+        }
+    };
 }
 
-/// Why a put failed. Keys that are not among the failures are stored.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WriteError {
-    /// Not about the keys.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The store has no room for at least one key.
-    #[error("{message}")]
-    StoreFull {
-        /// Names the keys and what to do.
-        message: String,
-        /// Every failed key of the call.
-        failures: Vec<KeyFailure>,
-    },
-    /// Transfers failed, after the retries.
-    #[error("{message}")]
-    Transfer {
-        /// Names the keys.
-        message: String,
-        /// Every failed key of the call.
-        failures: Vec<KeyFailure>,
-    },
-    /// No memory to stage in.
-    #[error("{message}")]
-    ArenaExhausted {
-        /// What to do.
-        message: String,
-        /// Bytes asked.
-        asked: u64,
-        /// Bytes free.
-        free: u64,
-        /// Largest free range, bytes.
-        largest: u64,
-        /// Bytes held.
-        held: u64,
-    },
-    /// `strict` and a value would need a registration of its own.
-    #[error("{message}")]
-    Fallback {
-        /// Which fallback it would have been.
-        kind: FallbackKind,
-        /// What to do.
-        message: String,
-        /// Every key that can't be delivered so.
-        failures: Vec<KeyFailure>,
-    },
+operation_error! {
+    /// Why a read failed. Nothing of it is delivered.
+    ReadError, memory, keys: {
+        /// At least one key is missing.
+        KeyNotFound,
+        /// An object has another size, dtype or shape than was asked for.
+        SizeMismatch,
+        /// Transfers failed, after the retries.
+        Transfer,
+    }
 }
 
-/// Why a removal failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RemoveError {
-    /// Not about the keys.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The engine refused some keys; the others are removed.
-    #[error("{message}")]
-    Transfer {
-        /// Names the keys.
-        message: String,
-        /// Every failed key of the call.
-        failures: Vec<KeyFailure>,
-    },
+operation_error! {
+    /// Why a put failed. Keys that are not among the failures are stored.
+    WriteError, memory, keys: {
+        /// The store has no room for at least one key.
+        StoreFull,
+        /// Transfers failed, after the retries.
+        Transfer,
+    }
 }
 
-/// Why `contains`, `wait` or `describe` failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryError {
-    /// Not about the keys.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// `wait` ended before every key was there.
-    #[error("{message}")]
-    NotThere {
-        /// Names the keys and how long it waited.
-        message: String,
-        /// The keys that were not there.
-        failures: Vec<KeyFailure>,
-    },
-    /// The engine could not answer for some keys.
-    #[error("{message}")]
-    Transfer {
-        /// Names the keys.
-        message: String,
-        /// Every failed key of the call.
-        failures: Vec<KeyFailure>,
-    },
+operation_error! {
+    /// Why a removal failed.
+    RemoveError, keys: {
+        /// The engine refused some keys; the others are removed.
+        Transfer,
+    }, own: {}
+}
+
+operation_error! {
+    /// Why `contains`, `wait` or `describe` failed.
+    QueryError, keys: {
+        /// `wait` ended before every key was there.
+        NotThere,
+        /// The engine could not answer for some keys.
+        Transfer,
+    }, own: {}
 }
 
 /// Why a store did not open.

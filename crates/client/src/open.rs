@@ -145,12 +145,9 @@ pub(crate) fn parts(
     }
     let copies = options.copy_cache_bytes.unwrap_or(options.max_bytes / 2);
     let page = limits::page_bytes() as u64;
-    let copies = Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
-    let slab_bytes_first = copies.slab_bytes_first.min(COPY_SLAB_BYTES_FIRST);
-    let copies = Budget {
-        slab_bytes_first,
-        ..copies
-    };
+    let mut copies =
+        Budget::new(copies.max(page), page).map_err(|error| config(format!("copy_cache_bytes: {error}")))?;
+    copies.slab_bytes_first = copies.slab_bytes_first.min(COPY_SLAB_BYTES_FIRST);
     let arena = match lent {
         Some(source) => Pool::with_source("arena", budget, source),
         None => Pool::new("arena", budget, options.fork.unwrap_or(ForkPolicy::Inherit)),
@@ -301,7 +298,7 @@ fn measure(parts: &Parts) {
     let best = |probe: &dyn Fn() -> Option<Duration>| (0..PROBES).filter_map(|_| probe()).min();
     let registrations = parts.memory.registrations();
     if let (Some(copied), Some(registered)) = (best(&time_copy), best(&|| time_registration(registrations))) {
-        parts.accounts.costs().note(copied, registered);
+        parts.accounts.note_copy_is_cheaper(copied <= registered);
         log::debug!("4 MiB of fresh memory: copy {copied:?}, registration {registered:?}");
     }
 }
@@ -346,7 +343,8 @@ fn path_of_reads(parts: &Parts) -> String {
             "reads are copied: max_bytes leaves nothing beside the bounce reserve".to_owned()
         }
         Delivery::Auto => format!("reads are leased from the arena ({registered}), small values copied"),
-        _ => format!("reads are leased from the arena ({registered})"),
+        // What `per_call` does has been told above.
+        Delivery::Leased | Delivery::RegisterPerCall => format!("reads are leased from the arena ({registered})"),
     }
 }
 

@@ -8,6 +8,8 @@ use tensorlease_memory::{ForkPolicy, limits};
 const READERS_MAX: u32 = 256;
 /// Keys carry the namespace; a longer one would dominate them.
 const NAMESPACE_BYTES_MAX: usize = 1024;
+/// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
+const AUTO_LEASED_BYTES_MIN: u64 = 16 << 10;
 
 /// How bytes reach the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,9 @@ pub enum Delivery {
 }
 
 impl Delivery {
+    /// Every delivery there is.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Leased, Self::Copied, Self::RegisterPerCall];
+
     /// The name in URLs, arguments and benchmarks.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -39,9 +44,32 @@ impl Delivery {
     /// The delivery of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Auto, Self::Leased, Self::Copied, Self::RegisterPerCall]
-            .into_iter()
-            .find(|it| it.name() == name)
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    /// Is a value that gets no lease a fallback?
+    pub(crate) fn asks_for_leases(self) -> bool {
+        match self {
+            Self::Leased => true,
+            Self::Auto | Self::Copied | Self::RegisterPerCall => false,
+        }
+    }
+
+    /// Is a copy that lands in fresh memory, outside the copy cache, a fallback?
+    pub(crate) fn asks_for_copies(self) -> bool {
+        match self {
+            Self::Copied => true,
+            Self::Auto | Self::Leased | Self::RegisterPerCall => false,
+        }
+    }
+
+    /// How long a value must be to be leased. None: none is.
+    pub(crate) fn leased_bytes_min(self) -> Option<u64> {
+        match self {
+            Self::Leased => Some(0),
+            Self::Auto => Some(AUTO_LEASED_BYTES_MIN),
+            Self::Copied | Self::RegisterPerCall => None,
+        }
     }
 }
 
@@ -227,6 +255,14 @@ mod tests {
         ] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn each_delivery_has_a_name_of_its_own() {
+        for delivery in Delivery::ALL {
+            assert_eq!(Delivery::from_name(delivery.name()), Some(delivery));
+        }
+        assert_eq!(Delivery::from_name("Leased"), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{
     held::Memory,
     life::{Entered, Life},
     patience::Wait,
+    terms::Terms,
 };
 use std::sync::Arc;
 
@@ -26,6 +27,24 @@ impl Parts {
         let entered = self.life.enter()?;
         self.calls.check_alive()?;
         Ok(entered)
+    }
+
+    /// What a call plans by.
+    pub(crate) fn terms(&self) -> Terms {
+        let (claims, round_bytes) = (self.calls.claims(), self.memory.bounce_round_bytes());
+        Terms {
+            registers: self.calls.registers(),
+            registration_bytes_max: claims.registration_bytes_max,
+            piece_bytes: self.memory.registrations().piece_bytes(),
+            staged_bytes_max: round_bytes,
+            round_bytes,
+            call: self.calls.limits(),
+            large_read_bytes_min: claims.large_read_bytes_min,
+            large_write_bytes_min: claims.large_write_bytes_min,
+            workers: self.calls.workers().count(),
+            copy_is_cheaper: self.accounts.copy_is_cheaper(),
+            retries: self.options.retries,
+        }
     }
 
     /// Runs the engine calls of a read or write, `at_once` of them at a time at most. What they bring comes back in no particular order.

@@ -5,12 +5,18 @@
 
 mod lent;
 mod loan;
-mod read;
 mod write;
 
 pub(crate) use write::put;
 
-use crate::{Delivery, Patience, PutMode, ReadError, ReadOutput, ReadRequest, parts::Parts, read::get as get_by};
+use crate::{
+    Delivery, Patience, PutMode, ReadError, ReadOutput, ReadRequest,
+    parts::Parts,
+    patience::Wait,
+    read::{Plain, get_by, groups::TransferMode, job::Job, land},
+    terms::Terms,
+};
+use lent::Lent;
 use std::sync::Arc;
 
 /// Reads a request, where it is one of these.
@@ -22,12 +28,35 @@ pub(crate) fn get(
     let registers = request.delivery.unwrap_or(parts.options.delivery) == Delivery::RegisterPerCall;
     // Destinations are the caller's memory, whatever the delivery.
     if registers && request.into.is_empty() {
-        return Ok(get_by::<read::Registered>(parts, request, patience));
+        let land = |_: &Job| Plain(land_registered);
+        return Ok(get_by(parts, terms(parts), &land, request, patience));
     }
-    if loan::lends(parts) {
-        return Ok(get_by::<lent::Lent>(parts, request, patience));
+    let Some(staging) = parts.calls.engine().staging() else {
+        return Err(request);
+    };
+    let limits = staging.limits();
+    let lent = |job: &Job| Lent::new(limits, job);
+    Ok(get_by(parts, terms(parts), &lent, request, patience))
+}
+
+/// Staged transfers are cut by the engine's loans, where it lends.
+fn terms(parts: &Parts) -> Terms {
+    let mut terms = parts.terms();
+    if let Some(staging) = parts.calls.engine().staging() {
+        terms.staged_bytes_max = staging.limits().bytes_max;
     }
-    Err(request)
+    terms
+}
+
+/// The baseline: batches of keys, and per dtype one fresh allocation, one registration, one transfer.
+fn land_registered(parts: &Parts, job: &mut Job, _wait: &Wait<'_>) -> Result<(), ReadError> {
+    let limits = job.terms.registered_limits();
+    for batch in job.waiting().chunks(parts.options.batch_keys as usize) {
+        for of_one_dtype in job.of_one_dtype(batch) {
+            land::in_mappings(parts, job, &of_one_dtype, TransferMode::Registered, limits)?;
+        }
+    }
+    Ok(())
 }
 
 /// Does a put of this mode take memory for each call?
@@ -44,8 +73,10 @@ pub(crate) fn path_of_reads(parts: &Parts) -> Option<&'static str> {
         Delivery::RegisterPerCall => {
             Some("each read takes memory of its own (delivery=register-per-call, no registration needed)")
         }
-        Delivery::Auto if loan::lends(parts) => Some("reads are copied (the engine lends the memory for it)"),
-        _ => None,
+        Delivery::Auto if parts.calls.engine().staging().is_some() => {
+            Some("reads are copied (the engine lends the memory for it)")
+        }
+        Delivery::Auto | Delivery::Leased | Delivery::Copied => None,
     }
 }
 

@@ -9,7 +9,6 @@ pub(crate) mod items;
 pub(crate) mod job;
 pub(crate) mod land;
 pub(crate) mod landing;
-pub(crate) mod terms;
 mod units;
 mod view;
 
@@ -18,19 +17,20 @@ pub use view::ValueView;
 pub(crate) use view::views;
 
 use crate::{
-    CallError, KeyFailure, Patience, ReadError, ReadOutput, ReadRequest, calls::EngineCall, error::read_error,
-    parts::Parts, patience::Wait, retrying::backoff,
+    CallError, KeyFailure, Patience, ReadError, ReadItem, ReadOutput, ReadRequest,
+    calls::EngineCall,
+    error::read_error,
+    parts::Parts,
+    patience::Wait,
+    retrying::{backoff, replaced_pause},
+    terms::Terms,
 };
 use groups::Group;
 use items::Items;
-use job::{Finished, Job, Next, Wish};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use job::{Finished, Job, Next};
+use std::{mem, sync::Arc, time::Instant};
 use tensorlease_engine::FaultKind;
 use tensorlease_memory::View;
-use terms::Terms;
 
 /// An object that is described alike so often in a row, and never read as that, is not being replaced: the engine reads it short.
 const ALIKE_MAX: u32 = 32;
@@ -38,14 +38,9 @@ const ALIKE_MAX: u32 = 32;
 const RANGES_TRIES_MAX: u32 = 32;
 
 /// One way of reading: it finds memory for the units of a job, and makes its transfers.
-pub(crate) trait Course: Sized {
+pub(crate) trait Course {
     /// A call on the engine.
     type Call: EngineCall<Context = Parts>;
-
-    fn new(parts: &Parts, job: &Job) -> Self;
-
-    /// Most bytes of one staged transfer.
-    fn staged_bytes_max(parts: &Parts) -> u64;
 
     /// Finds memory for every unit that has none and makes its transfers.
     fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError>;
@@ -62,22 +57,14 @@ pub(crate) trait Course: Sized {
     ) -> Result<Next, ReadError>;
 }
 
-/// The way of this project: values are leased from the arena, or copied through its bounce reserve.
-pub(crate) struct Pooled;
+/// A course that says where units land, and nothing else.
+pub(crate) struct Plain(pub(crate) fn(&Parts, &mut Job, &Wait<'_>) -> Result<(), ReadError>);
 
-impl Course for Pooled {
+impl Course for Plain {
     type Call = Group;
 
-    fn new(_parts: &Parts, _job: &Job) -> Self {
-        Self
-    }
-
-    fn staged_bytes_max(parts: &Parts) -> u64 {
-        parts.memory.bounce_round_bytes()
-    }
-
     fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError> {
-        land::land(parts, job, wait)
+        self.0(parts, job, wait)
     }
 
     fn calls(&mut self, job: &mut Job) -> Vec<Group> {
@@ -89,98 +76,42 @@ impl Course for Pooled {
     }
 }
 
-/// One read, whole.
-pub(crate) fn get<C: Course>(
+/// One read through the arena, whole.
+pub(crate) fn get(parts: &Arc<Parts>, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
+    get_by(parts, parts.terms(), &|_| Plain(land::land), request, patience)
+}
+
+/// One read by a course of the caller's.
+pub(crate) fn get_by<C: Course>(
     parts: &Arc<Parts>,
+    terms: Terms,
+    course: &dyn Fn(&Job) -> C,
     request: ReadRequest,
     patience: Patience<'_>,
 ) -> Result<ReadOutput, ReadError> {
     let _entered = parts.enter()?;
-    let wait = patience.bounded(parts.options.call_timeout);
+    let wait = &patience.bounded(parts.options.call_timeout);
     arguments::check(&request)?;
     parts.memory.check_means(request.items.len())?;
+    let reading = Reading {
+        parts,
+        terms,
+        course,
+        wait,
+    };
     if !describe::needed(&request) {
-        return as_asked::<C>(parts, request, &wait);
+        return reading.as_asked(request);
     }
     describe::refuse_destinations(&request)?;
-    if parts.calls.engine().views().is_some() {
-        return held::<C>(parts, request, &wait);
+    if parts.calls.engine().views().is_none() {
+        return reading.as_described(&request);
     }
-    as_described::<C>(parts, &request, &wait)
-}
-
-/// What it is and its bytes come of the same objects, which the engine holds until they are copied.
-fn held<C: Course>(parts: &Arc<Parts>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
+    // What it is and its bytes come of the same objects, which the engine holds until they are copied.
     let (request, objects) = view::held(parts, request, wait)?;
-    match attempt::<C>(parts, request, Some(objects), wait)? {
+    match reading.attempt(request, Some(objects))? {
         Attempt::Read(output) => Ok(output),
         Attempt::Replaced(failures) => Err(read_error(failures)),
     }
-}
-
-/// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take: a writer that
-/// does nothing else wins often, and not always.
-fn as_described<C: Course>(
-    parts: &Arc<Parts>,
-    request: &ReadRequest,
-    wait: &Wait<'_>,
-) -> Result<ReadOutput, ReadError> {
-    let (mut tries, mut alike, mut last) = (0, 0, Vec::new());
-    loop {
-        let described = describe::request(parts, request, wait)?;
-        alike = if described.items == last { alike + 1 } else { 0 };
-        last.clone_from(&described.items);
-        let replaced = match attempt::<C>(parts, described, None, wait) {
-            Ok(Attempt::Read(output)) => return Ok(output),
-            Ok(Attempt::Replaced(failures)) => read_error(failures),
-            Err(ReadError::SizeMismatch { failures, message })
-                if failures.iter().all(|failure| failure.kind == FaultKind::Mismatch) =>
-            {
-                ReadError::SizeMismatch { failures, message }
-            }
-            Err(error) => return Err(error),
-        };
-        if ALIKE_MAX <= alike {
-            return Err(replaced);
-        }
-        if parts.life.is_closed() {
-            return Err(CallError::Closed.into());
-        }
-        match wait.sleep(Duration::from_micros(50 << tries)) {
-            // That it never stood still says more than that the time is over.
-            Err(CallError::Timeout { .. }) => return Err(replaced),
-            slept => slept?,
-        }
-        tries = (tries + 1).min(8);
-    }
-}
-
-/// Shapes and dtypes are the caller's. A read in ranges that met a replace starts over, where its destinations are not the caller's.
-fn as_asked<C: Course>(parts: &Arc<Parts>, request: ReadRequest, wait: &Wait<'_>) -> Result<ReadOutput, ReadError> {
-    let mut request = request;
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let repeatable = tries < RANGES_TRIES_MAX && request.into.is_empty() && may_cut::<C>(parts, &request);
-        let again = repeatable.then(|| request.again());
-        match (attempt::<C>(parts, request, None, wait)?, again) {
-            (Attempt::Read(output), _) => return Ok(output),
-            (Attempt::Replaced(_), Some(again)) => request = again,
-            (Attempt::Replaced(failures), None) => return Err(read_error(failures)),
-        }
-    }
-}
-
-/// May a value of this read be fetched in ranges, from an engine that describes it, and so promises that a replace is atomic?
-fn may_cut<C: Course>(parts: &Parts, request: &ReadRequest) -> bool {
-    let claims = parts.calls.claims();
-    if !claims.describes {
-        return false;
-    }
-    let piece = parts.memory.registrations().piece_bytes();
-    let whole_up_to = piece.min(C::staged_bytes_max(parts)).min(claims.batch_bytes_max);
-    let slabs_cross = piece < parts.memory.budget().slab_bytes_max;
-    slabs_cross || request.items.iter().any(|item| whole_up_to < item.expected.bytes())
 }
 
 /// How one try of a read ended.
@@ -190,85 +121,121 @@ enum Attempt {
     Replaced(Vec<KeyFailure>),
 }
 
-fn attempt<C: Course>(
-    parts: &Arc<Parts>,
-    request: ReadRequest,
-    held: Option<Vec<Option<View>>>,
-    wait: &Wait<'_>,
-) -> Result<Attempt, ReadError> {
-    let start = Instant::now();
-    let (mut job, items) = job::<C>(parts, request, held, wait)?;
-    let mut course = C::new(parts, &job);
-    let planned = course.land(parts, &mut job, wait);
-    parts.accounts.stages().plan.add(start.elapsed());
-    planned.map_err(|error| explain(parts, &items, error, wait))?;
-    loop {
-        let calls = course.calls(&mut job);
-        if calls.is_empty() {
-            break;
-        }
-        job.note_versions(describe::versions(parts, &items, job.unversioned(), wait)?);
-        let done = parts.run(calls, job.at_once(), wait)?;
-        parts.memory.check_quarantine()?;
-        match course.settle(parts, &mut job, done)? {
-            Next::Deliver => break,
-            Next::Fail(failures) => {
-                let failures = describe::name_mismatches(parts, &items, failures, wait);
-                return Err(read_error(failures));
-            }
-            Next::Land { keys: 0, .. } => {}
-            Next::Land { keys, tries } => {
-                parts.accounts.counters().retries.add(keys);
-                wait.sleep(backoff(tries))?;
-            }
-        }
-        course.land(parts, &mut job, wait)?;
-    }
-    let versions = describe::versions(parts, &items, job.fetched_in_ranges(), wait)?;
-    let replaced = job.replaced(versions);
-    if replaced.is_empty() {
-        parts.accounts.stages().copy.time(|| job.copy_duplicates());
-        job.count(parts.accounts.counters());
-        return Ok(Attempt::Read(job.deliver()));
-    }
-    parts.accounts.counters().retries.add(replaced.len() as u64);
-    Ok(Attempt::Replaced(replaced))
+/// One read that runs.
+struct Reading<'a, C> {
+    parts: &'a Arc<Parts>,
+    terms: Terms,
+    course: &'a dyn Fn(&Job) -> C,
+    wait: &'a Wait<'a>,
 }
 
-fn job<C: Course>(
-    parts: &Arc<Parts>,
-    request: ReadRequest,
-    held: Option<Vec<Option<View>>>,
-    wait: &Wait<'_>,
-) -> Result<(Job, Arc<Items>), ReadError> {
-    let tagged = parts.calls.claims().describes;
-    let items = Arc::new(Items::new(&parts.options.namespace, request.items, tagged, held));
-    describe::check_empty_values(parts, &items, wait)?;
-    let wish = Wish {
-        batches: request.batches,
-        delivery: request.delivery.unwrap_or(parts.options.delivery),
-        into: request.into,
-        direct: request.direct,
-    };
-    let quarantine = Arc::clone(parts.memory.quarantine());
-    let job = Job::new(terms::<C>(parts), Arc::clone(&items), wish, quarantine)?;
-    parts.accounts.counters().duplicate_keys.add(job.duplicate_keys());
-    Ok((job, items))
-}
+impl<C: Course> Reading<'_, C> {
+    /// Asks the engine what it holds, then for just that. What was replaced in between is asked again, for as long as the call may take.
+    fn as_described(&self, request: &ReadRequest) -> Result<ReadOutput, ReadError> {
+        let (mut tries, mut alike, mut last) = (0, 0, Vec::new());
+        loop {
+            let described = describe::request(self.parts, request, self.wait)?;
+            alike = if described.items == last { alike + 1 } else { 0 };
+            last.clone_from(&described.items);
+            let replaced = match self.attempt(described, None) {
+                Ok(Attempt::Read(output)) => return Ok(output),
+                Ok(Attempt::Replaced(failures)) => read_error(failures),
+                Err(ReadError::SizeMismatch { failures, message })
+                    if failures.iter().all(|failure| failure.kind == FaultKind::Mismatch) =>
+                {
+                    ReadError::SizeMismatch { failures, message }
+                }
+                Err(error) => return Err(error),
+            };
+            if ALIKE_MAX <= alike {
+                return Err(replaced);
+            }
+            if self.parts.life.is_closed() {
+                return Err(CallError::Closed.into());
+            }
+            match self.wait.sleep(replaced_pause(tries)) {
+                // That it never stood still says more than that the time is over.
+                Err(CallError::Timeout { .. }) => return Err(replaced),
+                slept => slept?,
+            }
+            tries += 1;
+        }
+    }
 
-fn terms<C: Course>(parts: &Parts) -> Terms {
-    let claims = parts.calls.claims();
-    Terms {
-        registers: parts.calls.registers(),
-        registration_bytes_max: claims.registration_bytes_max,
-        piece_bytes: parts.memory.registrations().piece_bytes(),
-        staged_bytes_max: C::staged_bytes_max(parts),
-        round_bytes: parts.memory.bounce_round_bytes(),
-        call: parts.calls.limits(),
-        large_read_bytes_min: claims.large_read_bytes_min,
-        workers: parts.calls.workers().count() as u64,
-        copy_is_cheaper: parts.accounts.costs().copy_is_cheaper(),
-        retries: parts.options.retries,
+    /// Shapes and dtypes are the caller's. A read in ranges that met a replace starts over, where its destinations are not the caller's.
+    fn as_asked(&self, mut request: ReadRequest) -> Result<ReadOutput, ReadError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let repeatable = tries < RANGES_TRIES_MAX && request.into.is_empty() && self.may_cut(&request);
+            let again = repeatable.then(|| request.with(request.items.clone()));
+            match (self.attempt(request, None)?, again) {
+                (Attempt::Read(output), _) => return Ok(output),
+                (Attempt::Replaced(_), Some(again)) => request = again,
+                (Attempt::Replaced(failures), None) => return Err(read_error(failures)),
+            }
+        }
+    }
+
+    /// May a value of this read be fetched in ranges, from an engine that describes it, and so promises that a replace is atomic?
+    fn may_cut(&self, request: &ReadRequest) -> bool {
+        let terms = &self.terms;
+        let whole_up_to = terms.piece_bytes.min(terms.staged_bytes_max).min(terms.call.bytes_max);
+        let slabs_cross = terms.piece_bytes < self.parts.memory.budget().slab_bytes_max;
+        let is_cut = |item: &ReadItem| whole_up_to < item.expected.bytes();
+        self.parts.calls.claims().describes && (slabs_cross || request.items.iter().any(is_cut))
+    }
+
+    fn attempt(&self, request: ReadRequest, held: Option<Vec<Option<View>>>) -> Result<Attempt, ReadError> {
+        let (parts, wait, start) = (self.parts, self.wait, Instant::now());
+        let (mut job, items) = self.job(request, held)?;
+        let mut course = (self.course)(&job);
+        let planned = course.land(parts, &mut job, wait);
+        parts.accounts.stages().plan.add(start.elapsed());
+        planned.map_err(|error| explain(parts, &items, error, wait))?;
+        loop {
+            let calls = course.calls(&mut job);
+            if calls.is_empty() {
+                break;
+            }
+            job.note_versions(describe::versions(parts, &items, job.unversioned(), wait)?);
+            let done = parts.run(calls, job.at_once(), wait)?;
+            parts.memory.check_quarantine()?;
+            match course.settle(parts, &mut job, done)? {
+                Next::Deliver => break,
+                Next::Fail(failures) => {
+                    let failures = describe::name_mismatches(parts, &items, failures, wait);
+                    return Err(read_error(failures));
+                }
+                Next::Land { keys: 0, .. } => {}
+                Next::Land { keys, tries } => {
+                    parts.accounts.counters().retries.add(keys);
+                    wait.sleep(backoff(tries))?;
+                }
+            }
+            course.land(parts, &mut job, wait)?;
+        }
+        let versions = describe::versions(parts, &items, job.fetched_in_ranges(), wait)?;
+        let replaced = job.replaced(versions);
+        if replaced.is_empty() {
+            parts.accounts.stages().copy.time(|| job.copy_duplicates());
+            job.count(parts.accounts.counters());
+            return Ok(Attempt::Read(job.deliver()));
+        }
+        parts.accounts.counters().retries.add(replaced.len() as u64);
+        Ok(Attempt::Replaced(replaced))
+    }
+
+    fn job(&self, mut request: ReadRequest, held: Option<Vec<Option<View>>>) -> Result<(Job, Arc<Items>), ReadError> {
+        let parts = self.parts;
+        let (options, tagged) = (&parts.options, parts.calls.claims().describes);
+        let items = Items::new(&options.namespace, mem::take(&mut request.items), tagged, held);
+        describe::check_empty_values(parts, &items, self.wait)?;
+        request.delivery.get_or_insert(options.delivery);
+        let (items, quarantine) = (Arc::new(items), Arc::clone(parts.memory.quarantine()));
+        let job = Job::new(self.terms.clone(), Arc::clone(&items), request, quarantine)?;
+        parts.accounts.counters().duplicate_keys.add(job.duplicate_keys());
+        Ok((job, items))
     }
 }
 

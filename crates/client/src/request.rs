@@ -2,7 +2,7 @@
 
 use crate::{Delivery, TensorSpec};
 use std::{ops::Range, sync::Arc};
-use tensorlease_memory::{Buffer, Foreign};
+use tensorlease_memory::{Buffer, CallerMemory};
 
 /// What the reader expects under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,16 +55,16 @@ pub struct ReadRequest {
     /// `None`: the store's default.
     pub delivery: Option<Delivery>,
     /// One destination per item, or none at all. With destinations, `batches` is empty and `delivery` is ignored.
-    pub into: Vec<Foreign>,
+    pub into: Vec<CallerMemory>,
     /// With `into`: transfers write the caller's memory directly, which may then still change after a timeout.
     pub direct: bool,
 }
 
 impl ReadRequest {
-    /// The same request once more; only one without destinations can be made again.
-    pub(crate) fn again(&self) -> Self {
+    /// This request for other items, without destinations.
+    pub(crate) fn with(&self, items: Vec<ReadItem>) -> Self {
         Self {
-            items: self.items.clone(),
+            items,
             batches: self.batches.clone(),
             delivery: self.delivery,
             into: Vec::new(),
@@ -104,9 +104,9 @@ pub struct ReadOutput {
 #[derive(Debug)]
 pub enum Segment {
     /// Memory of the caller, sent as it is where the engine can.
-    Foreign(Foreign),
-    /// As `Foreign`, of which [`Store::owns`](crate::Store::owns) has said that it lies in a live block of the arena, which it keeps alive: not asked again.
-    Leased(Foreign),
+    Caller(CallerMemory),
+    /// As `Caller`, of which [`Store::owns`](crate::Store::owns) has said that it lies in a live block of the arena, which it keeps alive: not asked again.
+    Leased(CallerMemory),
     /// Bytes given away.
     Owned(Vec<u8>),
     /// A buffer of [`Store::empty`](crate::Store::empty) or of a read, which the caller may keep: sent without a copy and
@@ -119,7 +119,7 @@ impl Segment {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::Foreign(foreign) | Self::Leased(foreign) => foreign.len(),
+            Self::Caller(foreign) | Self::Leased(foreign) => foreign.len(),
             Self::Owned(bytes) => bytes.len(),
             Self::Buffer(buffer) => buffer.len(),
         }

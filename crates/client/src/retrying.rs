@@ -21,7 +21,7 @@ pub(crate) fn passes_in_a_write(evicts: bool, kind: FaultKind) -> bool {
 }
 
 /// The pause of a write before its next try. `waits`: others may make room; `full`: there was none.
-pub(crate) fn pause(waits: bool, full: bool, tries: u32) -> Duration {
+pub(crate) fn pause_of_a_write(waits: bool, full: bool, tries: u32) -> Duration {
     match (waits, full) {
         (true, _) => room_pause(tries),
         (false, true) => eviction_pause(tries),
@@ -35,6 +35,12 @@ pub(crate) fn backoff(tries: u32) -> Duration {
     let whole = (5_u64 << (2 * tries).min(8)).min(1000);
     let jitter = RandomState::new().hash_one(tries) % (whole / 2 + 1);
     Duration::from_millis(whole - jitter)
+}
+
+/// The pause before an object that was replaced while it was read is asked for again: 50 us, 100 us, ... at most 12.8 ms. A writer that does nothing
+/// else wins often, and not always.
+pub(crate) fn replaced_pause(tries: u32) -> Duration {
+    Duration::from_micros(50 << tries.min(8))
 }
 
 /// 50 ms, 100 ms, 200 ms, ... at most 1 s: an engine that evicts was seen to have room again after 50 ms.

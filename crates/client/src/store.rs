@@ -124,7 +124,7 @@ impl Store {
     pub fn get(&self, request: ReadRequest, patience: Patience<'_>) -> Result<ReadOutput, ReadError> {
         match per_call::get(self.parts(), request, patience) {
             Ok(answer) => answer,
-            Err(request) => read::get::<read::Pooled>(self.parts(), request, patience),
+            Err(request) => read::get(self.parts(), request, patience),
         }
     }
 
@@ -323,7 +323,12 @@ impl Store {
     /// Gives empty slabs back to the system; the next read makes new ones. Returns the bytes given back.
     #[must_use]
     pub fn trim(&self) -> u64 {
-        close::trim(self.parts())
+        let Parts { life, memory, .. } = &**self.parts();
+        if life.is_forked() || life.is_closed() {
+            0
+        } else {
+            memory.trim()
+        }
     }
 
     /// Ends the store: refuses new calls, waits for running ones as long as `patience` allows (5 s by default), gives the

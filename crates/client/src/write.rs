@@ -7,11 +7,11 @@ mod progress;
 
 use crate::{
     CallError, FallbackKind, Patience, PutItem, WriteError, calls::EngineCall, error::write_error, held::Refused,
-    parts::Parts, patience::Wait, retrying::pause,
+    parts::Parts, patience::Wait, retrying::pause_of_a_write,
 };
 use execute::{Staging, Unwritten, WriteCall};
 use object::Object;
-use plan::{Plan, Terms};
+use plan::Plan;
 use progress::{Next, Progress};
 use std::sync::Arc;
 use tensorlease_arena::{GRANULE_BYTES, SlabKind};
@@ -58,7 +58,7 @@ pub(crate) fn put_planned<C: EngineCall<Context = Parts, Done = Unwritten>>(
             }
             Next::Pause { waits, full, tries } => {
                 parts.accounts.counters().retries.add(objects.len() as u64);
-                match wait.sleep(pause(waits, full, tries)) {
+                match wait.sleep(pause_of_a_write(waits, full, tries)) {
                     // What the time was for has not come: that there is no room says more than that the time is over.
                     Err(CallError::Timeout { .. }) if waits => {
                         progress.give_up();
@@ -91,7 +91,7 @@ fn planned(
         large,
         in_place,
         staged,
-    } = plan::cut(&terms(parts), objects, divisor, |region| parts.memory.owns(region));
+    } = plan::cut(&parts.terms(), objects, divisor, |region| parts.memory.owns(region));
     let counters = parts.accounts.counters();
     counters.in_place_writes.add(in_place);
     counters.staged_writes.add(staged);
@@ -101,7 +101,7 @@ fn planned(
         match parts.memory.acquire_one(SlabKind::Lease, wanted, || wait.slice())? {
             Ok(block) => {
                 counters.staged_writes.add(1);
-                calls.push(WriteCall::alone(object, Staging::Block(block)));
+                calls.push(WriteCall::new(vec![object], Staging::Block(block)));
             }
             // The blocks of this very put may be what is in the way: those objects go when the others have gone.
             Err(_) if !calls.is_empty() => later.push(object),
@@ -109,16 +109,6 @@ fn planned(
         }
     }
     Ok((calls, later))
-}
-
-fn terms(parts: &Parts) -> Terms {
-    Terms {
-        registers: parts.calls.registers(),
-        round_bytes: parts.memory.bounce_round_bytes(),
-        call: parts.calls.limits(),
-        large_write_bytes_min: parts.calls.claims().large_write_bytes_min,
-        workers: parts.calls.workers().count(),
-    }
 }
 
 /// No block for it: its own memory is registered for its call.
@@ -141,5 +131,5 @@ fn registered_alone(parts: &Parts, object: Object, refused: &Refused) -> Result<
             kind.words()
         )
     });
-    Ok(WriteCall::alone(object, Staging::Registered))
+    Ok(WriteCall::new(vec![object], Staging::Registered))
 }

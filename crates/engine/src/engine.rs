@@ -1,4 +1,4 @@
-//! The contract between client and store.
+//! The contract between client and engine.
 use crate::{Capabilities, CloseError, Fault, RegisterError, Staging, Tag};
 use std::sync::Arc;
 use tensorlease_memory::{Region, SlabSource, Source, Target, View};

@@ -1,6 +1,6 @@
 //! Memory that an engine registered for itself and lends.
 use crate::Fault;
-use tensorlease_memory::Foreign;
+use tensorlease_memory::CallerMemory;
 
 /// Lends registered memory of the engine's own, one loan per transfer: the client reads into it and copies out.
 ///
@@ -41,7 +41,7 @@ pub struct LoanLimits {
 #[derive(Debug)]
 pub struct Loan {
     /// The memory; its drop ends the loan.
-    pub memory: Foreign,
+    pub memory: CallerMemory,
     /// Did the engine allocate and register it just for this loan, in silence?
     pub overflow: bool,
 }

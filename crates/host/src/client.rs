@@ -21,11 +21,13 @@ mod write;
 pub use connect::{ConnectError, WELCOME_MAX};
 pub use session::HostReport;
 
+use crate::lock::lock;
 use crate::place::SocketPath;
 use crate::wire::{Answer, KEY_BYTES_MAX, Request};
 use extents::Extents;
 use lanes::Unanswered;
 use messages::{PerKey, descriptions, in_messages, numbers, unavailable, unexpected};
+use registered::register;
 use relay::Relay;
 use returns::Returned;
 use session::Session;
@@ -69,15 +71,17 @@ impl HostEngine {
     /// # Errors
     /// [`ConnectError`]: there is none, or it is not this user's, or speaks another protocol.
     pub fn connect(socket: &SocketPath) -> Result<Self, ConnectError> {
-        let (session, behind) = Session::connect(socket)?;
+        let (session, engine) = Session::connect(socket)?;
+        let (relay, capabilities) = match engine {
+            Some((name, capabilities)) => (Some(Relay::to(name)), capabilities),
+            None => (None, claims::own_store()),
+        };
         Ok(Self {
-            capabilities: behind
-                .as_ref()
-                .map_or_else(claims::own_store, |behind| behind.capabilities.clone()),
+            capabilities,
             open: RwLock::new(Some(Mutex::default())),
             closing: AtomicBool::new(false),
             session,
-            relay: behind.map(|behind| Relay::to(behind.name)),
+            relay,
             counters: Counters::default(),
         })
     }
@@ -190,9 +194,8 @@ impl Engine for HostEngine {
             return Err(RegisterError::Closed);
         }
         if let Some(relay) = &self.relay {
-            return relay
-                .registered
-                .register(region, self.capabilities.registration_bytes_max);
+            let limit = self.capabilities.registration_bytes_max;
+            return register(&mut lock(&relay.registered), region, limit);
         }
         self.counters.registered_bytes.fetch_add(region.len as u64, Relaxed);
         Ok(())
@@ -204,7 +207,8 @@ impl Engine for HostEngine {
             return Err(RegisterError::Closed);
         }
         if let Some(relay) = &self.relay {
-            return relay.registered.unregister(region);
+            let known = lock(&relay.registered).remove(region);
+            return known.ok_or(RegisterError::Unknown { addr: region.addr });
         }
         let less = |now: u64| Some(now.saturating_sub(region.len as u64));
         let _always_some = self.counters.registered_bytes.fetch_update(Relaxed, Relaxed, less);
@@ -257,7 +261,7 @@ impl Engine for HostEngine {
         let counts = counts.unwrap_or_default();
         let registered = match &self.relay {
             _ if self.closing.load(Relaxed) => 0,
-            Some(relay) => relay.registered.bytes(),
+            Some(relay) => lock(&relay.registered).bytes(),
             None => self.counters.registered_bytes.load(Relaxed),
         };
         EngineStats {

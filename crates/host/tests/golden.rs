@@ -8,7 +8,7 @@ use tensorlease_host::wire::{LENGTH_BYTES, Reply, Request, VERSION, WireError};
 const HEADER: &str = "\
 Each message of the host protocol, and the bytes of its frame. `cargo test -p tensorlease-host --test golden` compares
 them with what is encoded. Nobody edits this file: whoever changes a message raises VERSION (crates/host/src/wire/frame.rs), and
-has the file of the new version written by the same command with TENSORLEASE_WRITE_GOLDEN=1.
+has the file of the new version written by the same command with TENSORLEASE_WRITE_GOLDEN=1. The file of the old version goes.
 ";
 const WRITE: &str = "TENSORLEASE_WRITE_GOLDEN";
 /// Bytes of one line.

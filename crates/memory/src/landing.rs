@@ -2,7 +2,7 @@
 
 use crate::books::Shared;
 use crate::buffer::Memory;
-use crate::{Buffer, Foreign, HeapBytes, InFlight, Mapping, Region, Source, Target};
+use crate::{Buffer, CallerMemory, HeapBytes, InFlight, Mapping, Region, Source, Target};
 use std::ops::Range;
 use std::sync::Weak;
 
@@ -16,7 +16,7 @@ pub enum Landing {
     /// Heap bytes, for small tensors.
     Heap(HeapBytes),
     /// Memory of the caller, who keeps it: no buffer comes of it.
-    Foreign(Foreign),
+    Caller(CallerMemory),
 }
 
 impl Landing {
@@ -26,7 +26,7 @@ impl Landing {
             Self::Block(block) => block.len(),
             Self::Fresh(mapping) => mapping.len(),
             Self::Heap(heap) => heap.len(),
-            Self::Foreign(foreign) => foreign.len(),
+            Self::Caller(foreign) => foreign.len(),
         }
     }
 
@@ -36,7 +36,7 @@ impl Landing {
             Self::Block(block) => block.region(),
             Self::Fresh(mapping) => mapping.region(),
             Self::Heap(heap) => heap.region(),
-            Self::Foreign(foreign) => foreign.region(),
+            Self::Caller(foreign) => foreign.region(),
         }
     }
 
@@ -46,7 +46,7 @@ impl Landing {
             Self::Block(block) => block.target(range),
             Self::Fresh(mapping) => mapping.target(range),
             Self::Heap(heap) => heap.target().truncated(range.end).split_at(range.start).1,
-            Self::Foreign(foreign) => foreign.target(range),
+            Self::Caller(foreign) => foreign.target(range),
         }
     }
 
@@ -56,7 +56,7 @@ impl Landing {
             Self::Block(block) => block.source(range),
             Self::Fresh(mapping) => mapping.source(range),
             Self::Heap(heap) => heap.source().slice(range),
-            Self::Foreign(foreign) => foreign.source(range),
+            Self::Caller(foreign) => foreign.source(range),
         }
     }
 
@@ -66,7 +66,7 @@ impl Landing {
             Self::Block(block) => Some(Memory::Block(block.into_hold())),
             Self::Fresh(mapping) => Some(Memory::Fresh(mapping)),
             Self::Heap(heap) => Some(Memory::Heap(heap)),
-            Self::Foreign(_) => None,
+            Self::Caller(_) => None,
         }
     }
 }
@@ -75,7 +75,7 @@ impl Landing {
 ///
 /// `cuts[i]` are ranges of landing i, in the order of its buffers. Several cuts of one landing share its owner; the memory
 /// goes back when the last of them drops, and at once where there are none. All blocks of a pool are leased under one lock.
-/// Foreign memory gives no buffers. Panics on overlapping or out-of-bounds cuts, and on cuts of foreign memory.
+/// The caller's memory gives no buffers. Panics on overlapping or out-of-bounds cuts, and on cuts of foreign memory.
 pub fn into_buffers(landings: Vec<(Landing, Vec<Range<usize>>)>) -> Vec<Vec<Buffer>> {
     lease_blocks(landings.iter().map(|(landing, _)| landing));
     landings

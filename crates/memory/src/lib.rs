@@ -25,7 +25,7 @@
 mod span;
 
 #[allow(unsafe_code)]
-mod foreign;
+mod caller_memory;
 #[allow(unsafe_code)]
 mod heap;
 #[allow(unsafe_code)]
@@ -65,8 +65,8 @@ mod poison;
 pub mod process;
 
 pub use buffer::Buffer;
+pub use caller_memory::CallerMemory;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
-pub use foreign::Foreign;
 pub use fork::ForkPolicy;
 pub use growing::{GrowError, Growth};
 pub use growth::{Grown, SlabKeeper, Ungrown, Unregistered};

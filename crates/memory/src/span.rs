@@ -38,7 +38,7 @@ impl Region {
 
 /// Memory that a transfer may write while `'a` lasts.
 ///
-/// Made by owners of memory ([`crate::Mapping`], [`crate::InFlight`], [`crate::HeapBytes`], [`crate::Foreign`],
+/// Made by owners of memory ([`crate::Mapping`], [`crate::InFlight`], [`crate::HeapBytes`], [`crate::CallerMemory`],
 /// [`crate::Landing`]) with checked bounds, or from a mutable slice.
 #[derive(Debug)]
 pub struct Target<'a> {

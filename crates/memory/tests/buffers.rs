@@ -5,7 +5,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensorlease_arena::{Budget, SlabKind};
 use tensorlease_memory::{
-    Buffer, CopyMode, Foreign, ForkPolicy, HeapBytes, Landing, Mapping, MappingKind, Pool, copy, into_buffers, limits,
+    Buffer, CallerMemory, CopyMode, ForkPolicy, HeapBytes, Landing, Mapping, MappingKind, Pool, copy, into_buffers,
+    limits,
 };
 
 const SLAB_BYTES: u64 = 1 << 20;
@@ -110,7 +111,7 @@ fn changing_one_buffer_leaves_its_neighbours_alone() {
 
 #[test]
 fn foreign_memory_gives_no_buffers_and_its_owner_goes() {
-    let foreign = Landing::Foreign(Foreign::from_vec(vec![0; 10]));
+    let foreign = Landing::Caller(CallerMemory::from_vec(vec![0; 10]));
     write(&foreign);
     assert_eq!(foreign.source(2..4).to_vec(), [2, 3]);
     assert!(into_buffers(vec![(foreign, Vec::new())])[0].is_empty());
@@ -126,7 +127,7 @@ fn a_bad_cut_is_refused_and_everything_is_given_back() {
         assert!(refused.is_err(), "{bad:?}");
         assert_eq!(pool.usage().blocks, 0);
     }
-    let foreign = Landing::Foreign(Foreign::from_vec(vec![0; 10]));
+    let foreign = Landing::Caller(CallerMemory::from_vec(vec![0; 10]));
     let cuts = vec![0..10];
     assert!(catch_unwind(AssertUnwindSafe(|| into_buffers(vec![(foreign, cuts)]))).is_err());
 }

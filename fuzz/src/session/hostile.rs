@@ -189,7 +189,7 @@ impl Hostile {
         self.send(frame);
         match request {
             None => self.in_step = false,
-            Some(Request::Unpin { .. } | Request::ReleaseExtent { .. } | Request::Leave) => {}
+            Some(request) if !request.is_answered() => {}
             Some(_) => while self.in_step && !self.take_answer() {},
         }
     }

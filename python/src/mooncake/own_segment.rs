@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease_engine::{Fault, FaultKind, ReadOp};
-use tensorlease_memory::{CopyMode, Foreign, copy};
+use tensorlease_memory::{CallerMemory, CopyMode, copy};
 
 /// Below this, asking twice where an object lies costs what Mooncake's own read of it does.
 const OBJECT_BYTES_MIN: u64 = 32 << 10;
@@ -42,7 +42,7 @@ pub(super) struct OwnSegment {
     /// By which Mooncake tells it from the segments of others.
     endpoint: String,
     addresses: Range<usize>,
-    memory: Foreign,
+    memory: CallerMemory,
     /// Calls in a row that found all their objects elsewhere.
     in_vain: AtomicU32,
     /// Calls to come that don't ask.

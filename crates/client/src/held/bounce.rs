@@ -10,8 +10,8 @@ use tensorlease_arena::SlabKind;
 use tensorlease_engine::{Fault, FaultKind};
 use tensorlease_memory::{InFlight, Landing, Mapping, MappingKind};
 
-/// A bounce block of a local engine stays in the cache between the transfer and the copy.
-const BOUNCE_BYTES_CACHED: u64 = 4 << 20;
+/// Most bytes of a round where the engine is prompt: they stay in the processor's cache between the transfer and the copy.
+const ROUND_BYTES_MAX_PROMPT: u64 = 4 << 20;
 /// A bounce block is held for one round only. One that does not come free for this long is held by something that hangs.
 const BOUNCE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long a wait lasts after one that was in vain.
@@ -23,7 +23,7 @@ impl Memory {
         let workers = u32::try_from(self.calls.workers().count()).unwrap_or(u32::MAX);
         let share = self.arena.budget().share_bytes(workers);
         let share = if self.calls.claims().prompt {
-            share.min(BOUNCE_BYTES_CACHED)
+            share.min(ROUND_BYTES_MAX_PROMPT)
         } else {
             share
         };

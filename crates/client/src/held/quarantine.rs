@@ -2,6 +2,7 @@
 
 use crate::{accounts::Accounts, patience::lock};
 use std::{
+    any::Any,
     mem,
     sync::{
         Arc, Mutex,
@@ -16,10 +17,8 @@ use tensorlease_memory::{Buffer, Landing, Pool};
 pub(crate) struct Quarantine {
     arena: Pool,
     copies: Pool,
-    /// Memory outside the pools that a transfer may still write.
-    landings: Mutex<Vec<Landing>>,
-    /// Buffers of the caller that a write may still read.
-    buffers: Mutex<Vec<Arc<Buffer>>>,
+    /// Memory outside the pools, and how many bytes it has.
+    kept: Mutex<Vec<(u64, Box<dyn Any + Send>)>>,
     /// The engine is closed and nothing is written any more: what a call that ends now would quarantine is free at once.
     ended: AtomicBool,
     accounts: Arc<Accounts>,
@@ -30,8 +29,7 @@ impl Quarantine {
         Self {
             arena,
             copies,
-            landings: Mutex::default(),
-            buffers: Mutex::default(),
+            kept: Mutex::default(),
             ended: AtomicBool::new(false),
             accounts,
         }
@@ -47,7 +45,7 @@ impl Quarantine {
                 let pool = if of_copies { &self.copies } else { &self.arena };
                 pool.quarantine(block);
             }
-            other => lock(&self.landings).push(other),
+            other => lock(&self.kept).push((other.len() as u64, Box::new(other))),
         }
         self.free_if_ended();
     }
@@ -69,15 +67,14 @@ impl Quarantine {
     /// Keeps a buffer that a write may still read.
     pub(crate) fn keep_buffer(&self, buffer: Arc<Buffer>) {
         self.accounts.counters().quarantines.add(1);
-        lock(&self.buffers).push(buffer);
+        lock(&self.kept).push((buffer.len() as u64, Box::new(buffer)));
         self.free_if_ended();
     }
 
     /// Bytes, those of the pools included.
     pub(crate) fn bytes(&self) -> u64 {
-        let landings: u64 = lock(&self.landings).iter().map(|landing| landing.len() as u64).sum();
-        let buffers: u64 = lock(&self.buffers).iter().map(|buffer| buffer.len() as u64).sum();
-        landings + buffers + self.copies.usage().quarantined_bytes + self.arena.usage().quarantined_bytes
+        let kept: u64 = lock(&self.kept).iter().map(|(bytes, _)| bytes).sum();
+        kept + self.copies.usage().quarantined_bytes + self.arena.usage().quarantined_bytes
     }
 
     /// Was there ever anything in it?
@@ -91,10 +88,9 @@ impl Quarantine {
         self.ended.store(true, Ordering::Release);
         self.arena.end_quarantine();
         self.copies.end_quarantine();
-        // Invariant 8: they are dropped outside the locks, for their owners may take the GIL.
-        let landings = mem::take(&mut *lock(&self.landings));
-        let buffers = mem::take(&mut *lock(&self.buffers));
-        drop((landings, buffers));
+        // Invariant 8: they are dropped outside the lock, for their owners may take the GIL.
+        let kept = mem::take(&mut *lock(&self.kept));
+        drop(kept);
     }
 
     /// After something was quarantined: an end that came meanwhile may have missed it.
@@ -108,8 +104,7 @@ impl Quarantine {
 impl Drop for Quarantine {
     fn drop(&mut self) {
         // Empty once the engine has closed. Where it has not, a transfer may still write these: they are never given back.
-        mem::forget(mem::take(&mut *lock(&self.landings)));
-        mem::forget(mem::take(&mut *lock(&self.buffers)));
+        mem::forget(mem::take(&mut *lock(&self.kept)));
     }
 }
 

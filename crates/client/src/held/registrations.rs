@@ -19,7 +19,7 @@ pub(crate) struct Registrations {
 
 impl SlabKeeper for Registrations {
     fn register(&self, slab: Region) -> Result<(), Box<dyn Error + Send + Sync>> {
-        self.register_pieces(&[slab])?;
+        self.register_all(&[slab], || ())?;
         lock(&self.slabs).insert(slab, ());
         Ok(())
     }
@@ -65,11 +65,9 @@ impl Registrations {
 
     /// Registers memory for one call: all of it, or none.
     pub(crate) fn register_for_call(&self, regions: &[Region]) -> Result<(), Fault> {
-        let counted = |piece: Region| {
-            self.accounts.counters().register_calls_per_read.add(1);
-            self.register(piece)
-        };
-        self.register_each(regions, counted).map_err(|error| refused(&error))
+        let calls = &self.accounts.counters().register_calls_per_read;
+        self.register_all(regions, || calls.add(1))
+            .map_err(|error| refused(&error))
     }
 
     /// Ends the registrations of regions that were registered for a call.
@@ -79,18 +77,11 @@ impl Registrations {
             .for_each(|piece| self.unregister(piece));
     }
 
-    fn register_pieces(&self, regions: &[Region]) -> Result<(), RegisterError> {
-        self.register_each(regions, |piece| self.register(piece))
-    }
-
-    fn register_each(
-        &self,
-        regions: &[Region],
-        register: impl Fn(Region) -> Result<(), RegisterError>,
-    ) -> Result<(), RegisterError> {
+    fn register_all(&self, regions: &[Region], count: impl Fn()) -> Result<(), RegisterError> {
         let pieces: Vec<Region> = regions.iter().flat_map(|region| self.pieces(*region)).collect();
         for (at, piece) in pieces.iter().enumerate() {
-            if let Err(error) = register(*piece) {
+            count();
+            if let Err(error) = self.register(*piece) {
                 pieces[..at].iter().for_each(|piece| self.unregister(*piece));
                 return Err(error);
             }

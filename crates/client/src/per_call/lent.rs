@@ -1,8 +1,8 @@
 //! Reads through loans: into memory that the engine lends, and out of it into fresh memory, per batch of keys and dtype.
 
-use super::loan::{self, Call, Done};
+use super::loan::{Call, Done};
 use crate::{
-    Delivery, FallbackKind, ReadError,
+    FallbackKind, ReadError,
     parts::Parts,
     patience::Wait,
     read::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{borrow::Cow, mem};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
-use tensorlease_engine::{LoanLimits, Staging};
+use tensorlease_engine::LoanLimits;
 
 /// A read through loans. What is larger than a loan, and what got none, is collected and registered once per dtype.
 pub(super) struct Lent {
@@ -29,26 +29,20 @@ pub(super) struct Lent {
     collected: bool,
 }
 
-impl Course for Lent {
-    type Call = Call;
-
-    fn new(parts: &Parts, job: &Job) -> Self {
-        let nothing = LoanLimits {
-            bytes_max: 1,
-            keys_max: 1,
-        };
+impl Lent {
+    pub(super) fn new(limits: LoanLimits, job: &Job) -> Self {
         Self {
-            limits: parts.calls.engine().staging().map_or(nothing, Staging::limits),
+            limits,
             unlent: vec![false; job.unit_count()],
             newly_unlent: 0,
             first_unlent: (0, FallbackKind::NoLoan, Cow::Borrowed("")),
             collected: false,
         }
     }
+}
 
-    fn staged_bytes_max(parts: &Parts) -> u64 {
-        loan::staged_bytes_max(parts)
-    }
+impl Course for Lent {
+    type Call = Call;
 
     fn land(&mut self, parts: &Parts, job: &mut Job, wait: &Wait<'_>) -> Result<(), ReadError> {
         self.collected = false;
@@ -58,7 +52,7 @@ impl Course for Lent {
             return Ok(());
         }
         // What got neither lease nor loan is counted, and not tried again.
-        let leases = job.delivery() == Delivery::Leased;
+        let leases = job.delivery.asks_for_leases();
         let (leased, mut lent): (Vec<u32>, Vec<u32>) = waiting
             .into_iter()
             .partition(|unit| leases && !self.unlent[*unit as usize]);
@@ -102,9 +96,11 @@ impl Course for Lent {
 
 impl Lent {
     fn land_lent(&mut self, parts: &Parts, job: &mut Job, units: &[u32]) -> Result<(), ReadError> {
+        let lens = |unit: u32| job.unit(unit).each_part().map(|(item, _)| job.items.len_of(item));
+        let too_large = |unit: u32| lens(unit).any(|len| self.limits.bytes_max < len);
         let (registered, lent): (Vec<u32>, Vec<u32>) = units
             .iter()
-            .partition(|unit| self.unlent[**unit as usize] || self.limits.bytes_max < Self::longest_part(job, **unit));
+            .partition(|unit| self.unlent[**unit as usize] || too_large(**unit));
         self.refuse_larger_than_a_loan(parts, job, &registered)?;
         let unlimited = GroupLimits {
             keys_max: usize::MAX,
@@ -120,16 +116,11 @@ impl Lent {
         if self.collected {
             return Ok(());
         }
-        let limits = job.terms().registered_limits();
+        let limits = job.terms.registered_limits();
         for region in job.of_one_dtype(&registered) {
             land::in_mappings(parts, job, &region, TransferMode::Registered, limits)?;
         }
         Ok(())
-    }
-
-    fn longest_part(job: &Job, unit: u32) -> u64 {
-        let parts = job.unit(unit).each_part();
-        parts.map(|(item, _)| job.items().len_of(item)).max().unwrap_or(0)
     }
 
     fn refuse_larger_than_a_loan(&mut self, parts: &Parts, job: &Job, units: &[u32]) -> Result<(), ReadError> {
@@ -154,7 +145,7 @@ impl Lent {
 
     /// One group per loan: batches of so many keys, each cut by the share, as Mooncake's own client counts them.
     fn by_loan(&self, job: &Job, transfers: Vec<Transfer>) -> Vec<Group> {
-        let (LoanLimits { bytes_max, keys_max }, divisor) = (self.limits, job.divisor());
+        let (LoanLimits { bytes_max, keys_max }, divisor) = (self.limits, job.divisor);
         let limits = GroupLimits {
             bytes_max: (bytes_max / divisor).max(1),
             keys_max: (keys_max / usize::try_from(divisor).unwrap_or(usize::MAX)).max(1),
@@ -164,7 +155,7 @@ impl Lent {
             let sizes: Vec<u64> = batch.iter().map(|transfer| transfer.len).collect();
             lens.extend(groups::group_lens(&cut_groups(&sizes, limits), batch));
         }
-        groups::grouped(job.items(), TransferMode::Staged, transfers, lens)
+        groups::grouped(&job.items, TransferMode::Staged, transfers, lens)
     }
 
     /// It lands in memory that is registered for the call; the caller's own memory is filled through the bounce reserve.
@@ -203,7 +194,7 @@ impl Lent {
 
     /// What was cut by the engine's loans is cut again by the rounds of the bounce reserve, which may be smaller.
     fn push_bounced(job: &mut Job, transfer: Transfer) {
-        let round = job.terms().round_bytes;
+        let round = job.terms.round_bytes;
         if transfer.len <= round {
             job.push_ready(TransferMode::Staged, transfer);
         } else {
@@ -226,7 +217,7 @@ impl Lent {
 
     /// What was to be leased is counted as a fallback by now.
     fn count_without_loan(parts: &Parts, job: &Job, kind: FallbackKind, values: u64, cause: Option<&str>) {
-        let leased = job.delivery() == Delivery::Leased && !job.has_destinations();
+        let leased = job.delivery.asks_for_leases() && !job.has_destinations();
         if leased {
             parts.accounts.count_reason(kind, values, cause);
         } else {

@@ -13,19 +13,6 @@ use std::{
 use tensorlease_engine::{Fault, FaultKind, Loan, Staging};
 use tensorlease_memory::Landing;
 
-/// Does the engine lend memory that copied reads go through?
-pub(super) fn lends(parts: &Parts) -> bool {
-    parts.calls.engine().staging().is_some()
-}
-
-/// Most bytes of one staged transfer.
-pub(super) fn staged_bytes_max(parts: &Parts) -> u64 {
-    match parts.calls.engine().staging() {
-        Some(staging) => staging.limits().bytes_max,
-        None => parts.memory.bounce_round_bytes(),
-    }
-}
-
 /// One engine call of a read through loans.
 pub(super) enum Call {
     /// It needs no loan.
@@ -42,10 +29,7 @@ pub(super) struct Done {
 }
 
 /// Why there is no loan. With a kind: the engine lent none.
-struct NoLoan {
-    fault: Fault,
-    unlent: Option<FallbackKind>,
-}
+type NoLoan = (Fault, Option<FallbackKind>);
 
 impl EngineCall for Call {
     type Context = Parts;
@@ -76,30 +60,26 @@ fn through_loan(parts: &Parts, group: Group, gate: &Gate<'_>) -> (Vec<Finished>,
     let bytes = transfers.iter().map(|transfer| transfer.len).sum();
     let (results, unlent) = match borrow(parts, bytes) {
         Ok(loan) => (execute::staged(parts, &items, &transfers, loan, true, gate), None),
-        Err(NoLoan { fault, unlent }) => (vec![Err(fault); transfers.len()], unlent),
+        Err((fault, unlent)) => (vec![Err(fault); transfers.len()], unlent),
     };
     (execute::finished(parts, transfers, results), unlent)
 }
 
 fn borrow(parts: &Parts, bytes: u64) -> Result<Landing, NoLoan> {
-    let refused = |kind, fault| NoLoan {
-        fault,
-        unlent: Some(kind),
-    };
-    let loan = match lend(parts, index(bytes)) {
-        Err(fault) if fault.kind == FaultKind::NoLoan => return Err(refused(FallbackKind::NoLoan, fault)),
-        lent => lent.map_err(|fault| NoLoan { fault, unlent: None })?,
-    };
+    let loan = lend(parts, index(bytes)).map_err(|fault| {
+        let unlent = (fault.kind == FaultKind::NoLoan).then_some(FallbackKind::NoLoan);
+        (fault, unlent)
+    })?;
     parts.accounts.counters().loans.add(1);
     if loan.overflow {
         let kind = FallbackKind::LoanOverflow;
         parts.accounts.count_reason(kind, 1, None);
         if parts.options.strict {
             let fault = Fault::new(FaultKind::NoLoan, 0, format!("{bytes} bytes on their own"));
-            return Err(refused(kind, fault));
+            return Err((fault, Some(kind)));
         }
     }
-    Ok(Landing::Foreign(loan.memory))
+    Ok(Landing::Caller(loan.memory))
 }
 
 /// A loan of at least `bytes`. An engine that breaks its promise here lends nothing: values are read another way.

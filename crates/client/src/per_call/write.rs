@@ -13,7 +13,7 @@ use crate::{
 use std::sync::Arc;
 use tensorlease_arena::plan::GroupLimits;
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::{Foreign, Mapping, MappingKind, copy_all};
+use tensorlease_memory::{CallerMemory, Mapping, MappingKind, copy_all};
 
 /// One put, whole.
 pub(crate) fn put(parts: &Arc<Parts>, items: Vec<PutItem>, patience: Patience<'_>) -> Result<(), WriteError> {
@@ -63,7 +63,7 @@ fn gather(parts: &Parts, objects: &mut [Object]) -> Result<(), Fault> {
     let in_pieces = |object: &&mut Object| {
         !matches!(
             object.segments.as_slice(),
-            [Segment::Foreign(_) | Segment::Leased(_) | Segment::Buffer(_)]
+            [Segment::Caller(_) | Segment::Leased(_) | Segment::Buffer(_)]
         )
     };
     let mut scattered: Vec<&mut Object> = objects.iter_mut().filter(in_pieces).collect();
@@ -81,14 +81,14 @@ fn gather(parts: &Parts, objects: &mut [Object]) -> Result<(), Fault> {
     })?;
     parts.accounts.counters().copied_bytes.add(bytes as u64);
     parts.accounts.stages().copy.time(|| {
-        for (object, piece) in scattered.iter_mut().zip(Foreign::pieces(fresh, &lens)) {
+        for (object, piece) in scattered.iter_mut().zip(CallerMemory::pieces(fresh, &lens)) {
             put_together(object, piece);
         }
     });
     Ok(())
 }
 
-fn put_together(object: &mut Object, piece: Foreign) {
+fn put_together(object: &mut Object, piece: CallerMemory) {
     let mut copies = Vec::with_capacity(object.segments.len());
     let mut end = 0;
     for source in object.sources() {
@@ -97,5 +97,5 @@ fn put_together(object: &mut Object, piece: Foreign) {
     }
     copy_all(&copies);
     drop(copies);
-    object.segments = vec![Segment::Foreign(piece)];
+    object.segments = vec![Segment::Caller(piece)];
 }

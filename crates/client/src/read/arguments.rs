@@ -31,11 +31,10 @@ fn into(request: &ReadRequest) -> Result<(), CallError> {
         return Err(CallError::Invalid { message });
     }
     for (item, destination) in request.items.iter().zip(&request.into) {
-        let expected = match &item.expected {
-            Expected::Tensor(spec) => spec.bytes(),
-            Expected::Packed(bytes) => *bytes,
-            Expected::Described => continue,
-        };
+        let expected = item.expected.bytes();
+        if item.expected == Expected::Described {
+            continue;
+        }
         if expected != destination.len() as u64 {
             let (key, len) = (quoted(&item.key), destination.len());
             let message = format!("key {key} has {expected} bytes, its destination {len}; they must be equal");

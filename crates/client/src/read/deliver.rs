@@ -8,35 +8,7 @@ use super::{
 };
 use crate::{ReadOutput, ReadValue, stats::Counters};
 use std::{collections::HashMap, mem, ops::Range, sync::Arc};
-use tensorlease_memory::{Buffer, Landing, copy_all, into_buffers, into_whole_buffers};
-
-/// What is cut from one shared landing, and for which units.
-struct SharedCuts {
-    landing: Arc<SharedLanding>,
-    cuts: Vec<Range<usize>>,
-    units: Vec<usize>,
-}
-
-fn cut_shared(shared: Vec<SharedCuts>) -> Vec<(usize, Buffer)> {
-    let mut units = Vec::new();
-    let landings = shared
-        .into_iter()
-        .map(
-            |SharedCuts {
-                 landing,
-                 cuts,
-                 units: of,
-             }| {
-                units.extend(of);
-                (SharedLanding::into_landing(landing), cuts)
-            },
-        )
-        .collect();
-    units
-        .into_iter()
-        .zip(into_buffers(landings).into_iter().flatten())
-        .collect()
-}
+use tensorlease_memory::{Buffer, copy_all, into_buffers, into_whole_buffers};
 
 impl Job {
     /// Every transfer has succeeded: hands the memory over.
@@ -69,9 +41,13 @@ impl Job {
 
     /// One buffer per unit, in their order.
     fn buffers(&mut self) -> Vec<Buffer> {
-        let mut own: Vec<Landing> = Vec::with_capacity(self.units.len());
-        let mut own_units: Vec<usize> = Vec::with_capacity(self.units.len());
-        let mut shared: Vec<SharedCuts> = Vec::new();
+        let (mut own, mut own_units) = (
+            Vec::with_capacity(self.units.len()),
+            Vec::with_capacity(self.units.len()),
+        );
+        // Each shared landing with what is cut from it, and for which units.
+        let mut shared: Vec<(Arc<SharedLanding>, Vec<Range<usize>>)> = Vec::new();
+        let mut shared_units: Vec<Vec<usize>> = Vec::new();
         let mut shared_at: HashMap<*const SharedLanding, usize> = HashMap::new();
         for (at, unit) in self.units.iter_mut().enumerate() {
             let Slot { base, lands_in, .. } = unit.slot.take().expect("every unit has landed");
@@ -81,32 +57,26 @@ impl Job {
                     own_units.push(at);
                 }
                 LandsIn::Shared(landing) => {
-                    let next = shared.len();
-                    let place = *shared_at.entry(Arc::as_ptr(&landing)).or_insert(next);
-                    if place == next {
-                        shared.push(SharedCuts {
-                            landing,
-                            cuts: Vec::new(),
-                            units: Vec::new(),
-                        });
+                    let known = *shared_at.entry(Arc::as_ptr(&landing)).or_insert(shared.len());
+                    if known == shared.len() {
+                        shared.push((landing, Vec::new()));
+                        shared_units.push(Vec::new());
                     }
-                    shared[place].cuts.push(index(base)..index(base + unit.len));
-                    shared[place].units.push(at);
+                    shared[known].1.push(index(base)..index(base + unit.len));
+                    shared_units[known].push(at);
                 }
                 LandsIn::Gone => unreachable!("quarantined memory is read again elsewhere before delivery"),
             }
         }
+        let last_owner = |(landing, cuts)| (SharedLanding::into_landing(landing), cuts);
+        let cut = into_buffers(shared.into_iter().map(last_owner).collect());
+        let cut = shared_units.into_iter().flatten().zip(cut.into_iter().flatten());
         let mut buffers: Vec<Option<Buffer>> = (0..self.units.len()).map(|_| None).collect();
-        for (unit, buffer) in own_units.into_iter().zip(into_whole_buffers(own)) {
+        for (unit, buffer) in own_units.into_iter().zip(into_whole_buffers(own)).chain(cut) {
             buffers[unit] = Some(buffer);
         }
-        for (unit, buffer) in cut_shared(shared) {
-            buffers[unit] = Some(buffer);
-        }
-        buffers
-            .into_iter()
-            .map(|buffer| buffer.expect("one buffer per unit"))
-            .collect()
+        let each = buffers.into_iter();
+        each.map(|buffer| buffer.expect("one buffer per unit")).collect()
     }
 
     /// A key that is asked for twice was fetched once, and is delivered twice.

@@ -55,13 +55,7 @@ pub(super) fn request(parts: &Parts, request: &ReadRequest, wait: &Wait<'_>) -> 
             expected,
         }
     });
-    Ok(ReadRequest {
-        items: items.collect(),
-        batches: request.batches.clone(),
-        delivery: request.delivery,
-        into: Vec::new(),
-        direct: request.direct,
-    })
+    Ok(request.with(items.collect()))
 }
 
 /// What is under each key; a missing key is an error.

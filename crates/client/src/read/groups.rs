@@ -1,7 +1,7 @@
 //! Transfers, and how they are cut into engine calls.
 
-use super::{items::Items, landing::LandsIn, terms::Terms};
-use crate::calls;
+use super::{items::Items, landing::LandsIn};
+use crate::{calls, terms::Terms};
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
 
@@ -101,7 +101,7 @@ fn limits(terms: &Terms, mode: TransferMode, lens: &[u64], divisor: u64) -> Grou
         TransferMode::Staged => terms.round_bytes,
         TransferMode::Direct | TransferMode::Registered => {
             let least = calls::bytes_min(terms.large_read_bytes_min, lens.len(), total);
-            (total / (terms.workers * GROUPS_PER_WORKER)).max(least)
+            (total / (terms.workers as u64 * GROUPS_PER_WORKER)).max(least)
         }
     };
     let keys = terms.call.keys_max as u64;

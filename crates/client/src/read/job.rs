@@ -12,29 +12,18 @@ mod tests;
 use super::{
     groups::{self, Group, Transfer, TransferMode},
     items::Items,
-    terms::Terms,
     units::{self, Unit},
 };
 use crate::{
-    Delivery, FallbackKind, KeyFailure, ReadError,
+    Delivery, FallbackKind, KeyFailure, ReadError, ReadRequest,
     error::{invalid, quoted},
     held::Quarantine,
+    terms::Terms,
 };
-use std::{collections::BTreeMap, mem, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, mem, sync::Arc};
 use tensorlease_arena::plan::fold_duplicates;
 use tensorlease_engine::Fault;
-use tensorlease_memory::{Foreign, Landing};
-
-/// What is asked for beside the items themselves.
-#[derive(Debug, Default)]
-pub(crate) struct Wish {
-    pub(crate) batches: Vec<Range<usize>>,
-    pub(crate) delivery: Delivery,
-    /// One destination per item, or none at all.
-    pub(crate) into: Vec<Foreign>,
-    /// With `into`: transfers write the caller's memory directly.
-    pub(crate) direct: bool,
-}
+use tensorlease_memory::{CallerMemory, Landing};
 
 /// What became of one transfer.
 #[derive(Debug)]
@@ -66,22 +55,23 @@ pub(crate) struct UnitMemory {
 
 /// One read as it goes.
 pub(crate) struct Job {
-    pub(super) terms: Terms,
-    pub(super) items: Arc<Items>,
+    pub(crate) terms: Terms,
+    pub(crate) items: Arc<Items>,
     quarantine: Arc<Quarantine>,
     /// For each item the first item with the same key; `None` where no key is asked for twice.
     pub(super) first_use: Option<Vec<u32>>,
     pub(super) units: Vec<Unit>,
     pub(super) batch_count: usize,
-    delivery: Delivery,
+    pub(crate) delivery: Delivery,
     /// One destination per item, or none at all. Each is taken once.
-    into: Vec<Option<Foreign>>,
+    into: Vec<Option<CallerMemory>>,
     direct: bool,
     /// To be run next, by mode.
     ready: [Vec<Transfer>; 3],
     /// Items that are fetched in ranges, and the version of the object that was there before the first of them; `None`: not asked yet.
     cut: BTreeMap<u32, Option<u64>>,
-    divisor: u64,
+    /// So often have calls been halved, as a factor.
+    pub(crate) divisor: u64,
     /// The engine had no memory for calls side by side.
     starved: bool,
     halve: bool,
@@ -91,26 +81,26 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Lays out the units of a read. Values of zero bytes are set aside here.
+    /// Lays out the units of a read, whose items are `items`. Values of zero bytes are set aside here.
     ///
     /// # Errors
     /// A key that is asked for as two different things.
     pub(crate) fn new(
         terms: Terms,
         items: Arc<Items>,
-        wish: Wish,
+        request: ReadRequest,
         quarantine: Arc<Quarantine>,
     ) -> Result<Self, ReadError> {
         Ok(Self {
             first_use: first_use(&items)?,
-            units: units::lay_out(&items, &wish.batches),
+            units: units::lay_out(&items, &request.batches),
             terms,
             items,
             quarantine,
-            batch_count: wish.batches.len(),
-            delivery: wish.delivery,
-            into: wish.into.into_iter().map(Some).collect(),
-            direct: wish.direct,
+            batch_count: request.batches.len(),
+            delivery: request.delivery.unwrap_or_default(),
+            into: request.into.into_iter().map(Some).collect(),
+            direct: request.direct,
             ready: [Vec::new(), Vec::new(), Vec::new()],
             cut: BTreeMap::new(),
             divisor: 1,
@@ -120,18 +110,6 @@ impl Job {
             failures: Vec::new(),
             passing: Vec::new(),
         })
-    }
-
-    pub(crate) fn terms(&self) -> &Terms {
-        &self.terms
-    }
-
-    pub(crate) fn items(&self) -> &Arc<Items> {
-        &self.items
-    }
-
-    pub(crate) fn delivery(&self) -> Delivery {
-        self.delivery
     }
 
     /// Does it fill memory of the caller?
@@ -187,11 +165,6 @@ impl Job {
 
     pub(crate) fn cut(&self, mode: TransferMode, transfers: Vec<Transfer>) -> Vec<Group> {
         groups::cut(&self.terms, &self.items, mode, transfers, self.divisor)
-    }
-
-    /// So often have calls been halved, as a factor.
-    pub(crate) fn divisor(&self) -> u64 {
-        self.divisor
     }
 
     /// How many engine calls may run side by side: one after the other they need the least of the engine's memory.

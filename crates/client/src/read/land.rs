@@ -5,7 +5,7 @@ use super::{
     job::{Job, UnitMemory},
     landing::index,
 };
-use crate::{Delivery, FallbackKind, ReadError, parts::Parts, patience::Wait};
+use crate::{FallbackKind, ReadError, parts::Parts, patience::Wait};
 use std::iter;
 use tensorlease_arena::{
     SlabKind,
@@ -42,7 +42,7 @@ pub(crate) fn in_callers_memory(parts: &Parts, job: &mut Job, units: &[u32]) {
             .then(|| parts.memory.registrations().slab_of(region))
             .flatten();
         let memory = UnitMemory {
-            landing: Landing::Foreign(destination),
+            landing: Landing::Caller(destination),
             registered_at: slab.map_or(0, |slab| (region.addr - slab.addr) as u64),
             mode,
             leased: false,
@@ -124,7 +124,7 @@ fn past_the_copy_cache(parts: &Parts, job: &Job, units: &[u32]) -> Result<(), Re
     if units.is_empty() {
         return Ok(());
     }
-    if job.delivery() != Delivery::Copied {
+    if !job.delivery.asks_for_copies() {
         parts.accounts.count_reason(kind, values, None);
         return Ok(());
     }

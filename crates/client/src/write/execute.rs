@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{mem, ops::Range, sync::Arc};
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
-use tensorlease_memory::{Foreign, InFlight, Landing, Region, Source, copy_all};
+use tensorlease_memory::{CallerMemory, InFlight, Landing, Region, Source, copy_all};
 
 /// Where the bytes of a call go before the engine takes them.
 #[derive(Debug)]
@@ -32,11 +32,8 @@ pub(super) struct WriteCall {
 }
 
 impl WriteCall {
-    pub(super) fn alone(object: Object, staging: Staging) -> Self {
-        Self {
-            objects: vec![object],
-            staging,
-        }
+    pub(super) fn new(objects: Vec<Object>, staging: Staging) -> Self {
+        Self { objects, staging }
     }
 }
 
@@ -95,13 +92,13 @@ pub(crate) fn unwritten(parts: &Parts, objects: Vec<Object>, results: Vec<Result
 fn quarantine(parts: &Parts, object: &mut Object) {
     for segment in object.segments.drain(..) {
         match segment {
-            Segment::Foreign(foreign) | Segment::Leased(foreign) => {
-                parts.memory.quarantine().keep(Landing::Foreign(foreign));
+            Segment::Caller(foreign) | Segment::Leased(foreign) => {
+                parts.memory.quarantine().keep(Landing::Caller(foreign));
             }
             Segment::Owned(bytes) => parts
                 .memory
                 .quarantine()
-                .keep(Landing::Foreign(Foreign::from_vec(bytes))),
+                .keep(Landing::Caller(CallerMemory::from_vec(bytes))),
             Segment::Buffer(buffer) => parts.memory.quarantine().keep_buffer(buffer),
         }
     }
@@ -170,7 +167,7 @@ pub(crate) fn registered(parts: &Parts, objects: &mut [Object]) -> Vec<Result<()
     for object in objects.iter_mut() {
         for segment in &mut object.segments {
             if let Segment::Owned(bytes) = segment {
-                *segment = Segment::Foreign(Foreign::from_vec(mem::take(bytes)));
+                *segment = Segment::Caller(CallerMemory::from_vec(mem::take(bytes)));
             }
         }
     }
@@ -178,7 +175,7 @@ pub(crate) fn registered(parts: &Parts, objects: &mut [Object]) -> Vec<Result<()
         .iter()
         .flat_map(|object| &object.segments)
         .filter_map(|segment| match segment {
-            Segment::Foreign(foreign) => Some(foreign.region()),
+            Segment::Caller(foreign) => Some(foreign.region()),
             Segment::Buffer(buffer) => Some(buffer.region()),
             Segment::Leased(_) | Segment::Owned(_) => None,
         })

@@ -32,7 +32,7 @@ impl Object {
     pub(crate) fn sources(&self) -> impl Iterator<Item = Source<'_>> {
         let segments = self.segments.iter().filter(|segment| !segment.is_empty());
         segments.map(|segment| match segment {
-            Segment::Foreign(foreign) | Segment::Leased(foreign) => foreign.source(0..foreign.len()),
+            Segment::Caller(foreign) | Segment::Leased(foreign) => foreign.source(0..foreign.len()),
             Segment::Owned(bytes) => Source::from(bytes.as_slice()),
             Segment::Buffer(buffer) => Source::from(buffer.as_slice()),
         })
@@ -41,7 +41,7 @@ impl Object {
     /// Does every segment lie in live blocks of the arena? Then it is registered already.
     pub(super) fn lies_in(&self, arena: impl Fn(Region) -> bool) -> bool {
         self.segments.iter().all(|segment| match segment {
-            Segment::Foreign(foreign) => foreign.is_empty() || arena(foreign.region()),
+            Segment::Caller(foreign) => foreign.is_empty() || arena(foreign.region()),
             Segment::Leased(_) => true,
             Segment::Owned(bytes) => bytes.is_empty(),
             Segment::Buffer(buffer) => buffer.is_empty() || arena(buffer.region()),

@@ -4,7 +4,7 @@ use super::{
     execute::{Staging, WriteCall},
     object::Object,
 };
-use crate::calls;
+use crate::{calls, terms::Terms};
 use tensorlease_arena::plan::{GroupLimits, cut_groups};
 use tensorlease_memory::Region;
 
@@ -16,21 +16,6 @@ const CALLS_PER_WORKER: usize = 4;
 /// Small values are cut finer where an engine asks elsewhere about all keys of a call before a byte moves: the first calls of all workers wait for that
 /// together.
 const CALLS_OF_KEYS_PER_WORKER: usize = 16;
-
-/// What a plan is made by.
-#[derive(Clone, Debug)]
-pub(super) struct Terms {
-    /// Must memory be registered before the engine transfers from it?
-    pub(super) registers: bool,
-    /// Most bytes of one round through the bounce reserve.
-    pub(super) round_bytes: u64,
-    /// What one engine call takes.
-    pub(super) call: GroupLimits,
-    /// The least that a call of large objects is worth cutting to, bytes.
-    pub(super) large_write_bytes_min: u64,
-    /// Threads that run engine calls.
-    pub(super) workers: usize,
-}
 
 /// What is to be written, and how.
 #[derive(Debug)]
@@ -55,15 +40,19 @@ pub(super) fn cut(terms: &Terms, objects: Vec<Object>, divisor: u64, in_arena: i
     let staged = small.len() as u64;
     let total: u64 = as_they_lie.iter().map(|object| object.len).sum();
     let per_call = total / (terms.workers * CALLS_PER_WORKER) as u64;
-    let bytes_max = per_call.max(terms.bytes_min(as_they_lie.len(), total));
+    let bytes_max = per_call.max(bytes_min(terms, as_they_lie.len(), total));
     let limits = |objects: &[Object], bytes_max| GroupLimits {
-        keys_max: terms.keys_max(objects),
+        keys_max: keys_max(terms, objects),
         bytes_max,
     };
     let of_those = limits(&as_they_lie, bytes_max);
-    let mut calls = grouped(terms.call, as_they_lie, of_those, divisor, || Staging::None);
     let of_small = limits(&small, round);
-    calls.extend(grouped(terms.call, small, of_small, divisor, || Staging::Bounce));
+    let as_they_lie = groups(terms.call, as_they_lie, of_those, divisor).into_iter();
+    let small = groups(terms.call, small, of_small, divisor).into_iter();
+    let as_they_lie = as_they_lie.map(|objects| WriteCall::new(objects, Staging::None));
+    let calls = as_they_lie
+        .chain(small.map(|objects| WriteCall::new(objects, Staging::Bounce)))
+        .collect();
     Plan {
         calls,
         large,
@@ -72,41 +61,22 @@ pub(super) fn cut(terms: &Terms, objects: Vec<Object>, divisor: u64, in_arena: i
     }
 }
 
-impl Terms {
-    fn bytes_min(&self, objects: usize, bytes: u64) -> u64 {
-        calls::bytes_min(self.large_write_bytes_min, objects, bytes)
-    }
-
-    /// Most keys of a call: a part of them for each worker, and no fewer than are worth its round trip by their mean size.
-    fn keys_max(&self, objects: &[Object]) -> usize {
-        let calls_per_worker = if self.registers {
-            CALLS_OF_KEYS_PER_WORKER
-        } else {
-            CALLS_PER_WORKER
-        };
-        let part = objects.len() / (self.workers * calls_per_worker);
-        let total: u64 = objects.iter().map(|object| object.len).sum();
-        let bytes = self.bytes_min(objects.len(), total);
-        let worth = (bytes * objects.len() as u64).checked_div(total).unwrap_or(1);
-        part.max(usize::try_from(worth).unwrap_or(usize::MAX)).max(1)
-    }
+fn bytes_min(terms: &Terms, objects: usize, bytes: u64) -> u64 {
+    calls::bytes_min(terms.large_write_bytes_min, objects, bytes)
 }
 
-/// Groups of `objects` within `limits` and `call`, which is what one engine call takes.
-fn grouped(
-    call: GroupLimits,
-    objects: Vec<Object>,
-    limits: GroupLimits,
-    divisor: u64,
-    staging: impl Fn() -> Staging,
-) -> Vec<WriteCall> {
-    groups(call, objects, limits, divisor)
-        .into_iter()
-        .map(|objects| WriteCall {
-            objects,
-            staging: staging(),
-        })
-        .collect()
+/// Most keys of a call: a part of them for each worker, and no fewer than are worth its round trip by their mean size.
+fn keys_max(terms: &Terms, objects: &[Object]) -> usize {
+    let calls_per_worker = if terms.registers {
+        CALLS_OF_KEYS_PER_WORKER
+    } else {
+        CALLS_PER_WORKER
+    };
+    let part = objects.len() / (terms.workers * calls_per_worker);
+    let total: u64 = objects.iter().map(|object| object.len).sum();
+    let bytes = bytes_min(terms, objects.len(), total);
+    let worth = (bytes * objects.len() as u64).checked_div(total).unwrap_or(1);
+    part.max(usize::try_from(worth).unwrap_or(usize::MAX)).max(1)
 }
 
 /// The objects of each call.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::{
-    CallError, Delivery, Foreign, ObjectKind, Patience, PutItem, QueryError, ReadError, ReadRequest, RemoveError,
+    CallError, CallerMemory, Delivery, ObjectKind, Patience, PutItem, QueryError, ReadError, ReadRequest, RemoveError,
     Segment, WriteError,
     engine::{
         Engine,
@@ -212,7 +212,7 @@ fn an_interrupt_ends_a_read_soon_and_the_blocks_stay_with_the_engine() {
 fn callers_memory_never_changes_after_a_timeout() {
     let (rig, gate, _) = gated(free_engine(), &[100_000]);
     gate.shut();
-    let (given, seen) = shared(Foreign::from_vec(vec![0xaa; 100_000]));
+    let (given, seen) = shared(CallerMemory::from_vec(vec![0xaa; 100_000]));
     let request = ReadRequest {
         items: vec![tensor_item("k0", 100_000)],
         into: vec![given],
@@ -240,7 +240,7 @@ fn what_is_staged_is_not_read_any_more_once_its_caller_has_given_up() {
     });
     let rig = Rig::registering(Arc::new(engine), &budget(2 * LEN as u64));
     for after_ms in [1, 10, 30] {
-        let (given, memory) = shared(Foreign::from_vec(vec![0xaa; LEN]));
+        let (given, memory) = shared(CallerMemory::from_vec(vec![0xaa; LEN]));
         let begun = Instant::now();
         let interrupted = || Duration::from_millis(after_ms) < begun.elapsed();
         let patience = Patience {
@@ -249,7 +249,7 @@ fn what_is_staged_is_not_read_any_more_once_its_caller_has_given_up() {
         };
         let item = PutItem {
             key: "k".into(),
-            segments: vec![Segment::Foreign(given)],
+            segments: vec![Segment::Caller(given)],
             kind: ObjectKind::Tensor(bytes_spec(LEN as u64)),
         };
         if rig.store.put(vec![item], patience).is_err() {

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    CallError, Delivery, Foreign, KeyFailure, OpenError, Options, Patience, ReadError, ReadRequest, Store,
+    CallError, CallerMemory, Delivery, KeyFailure, OpenError, Options, Patience, ReadError, ReadRequest, Store,
     engine::{
         FaultKind,
         decorators::{Gate, Gated},
@@ -31,12 +31,7 @@ fn every_budget_from_one_page_on_serves_every_delivery() {
         for (name, engine) in every_engine() {
             let rig = Rig::new(engine, &budget(max_bytes));
             let values = rig.fill(&lens);
-            for delivery in [
-                Delivery::Auto,
-                Delivery::Leased,
-                Delivery::Copied,
-                Delivery::RegisterPerCall,
-            ] {
+            for delivery in Delivery::ALL {
                 let read = rig.read(&lens, delivery).unwrap();
                 let same = read
                     .iter()
@@ -88,8 +83,8 @@ fn nobody_waits_for_room_that_no_transfer_of_this_store_can_give_back() {
     assert_idle(&rig.store);
 }
 
-fn into(lens: &[u64]) -> (ReadRequest, Vec<Arc<Foreign>>) {
-    let fresh = |len: &u64| Foreign::from_vec(vec![0xaa; usize::try_from(*len).unwrap()]);
+fn into(lens: &[u64]) -> (ReadRequest, Vec<Arc<CallerMemory>>) {
+    let fresh = |len: &u64| CallerMemory::from_vec(vec![0xaa; usize::try_from(*len).unwrap()]);
     let (into, seen) = lens.iter().map(fresh).map(shared).unzip();
     let items = lens.iter().enumerate();
     let request = ReadRequest {

@@ -5,16 +5,9 @@ use crate::support::{
 };
 use std::{ops::Range, sync::Arc};
 use tensorlease::{
-    Buffer, DType, Delivery, Expected, Foreign, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest, Store,
-    TensorSpec,
+    Buffer, CallerMemory, DType, Delivery, Expected, ObjectKind, Options, Patience, PutItem, ReadItem, ReadRequest,
+    Store, TensorSpec,
 };
-
-const DELIVERIES: [Delivery; 4] = [
-    Delivery::Auto,
-    Delivery::Leased,
-    Delivery::Copied,
-    Delivery::RegisterPerCall,
-];
 
 /// One byte, odd, around the limit below which `auto` copies, larger than one round of the bounce reserve (4 MiB), and larger
 /// than all that a 32 MiB arena may lease (24 MiB).
@@ -35,7 +28,7 @@ fn every_delivery_gives_the_right_bytes_at_every_size_over_every_engine() {
     for (name, engine) in every_engine() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let values = rig.fill(&SIZES);
-        for delivery in DELIVERIES {
+        for delivery in Delivery::ALL {
             let read = rig.read(&SIZES, delivery).unwrap();
             for (value, buffer) in values.iter().zip(&read) {
                 let same = buffer.as_slice() == value.as_slice();
@@ -54,7 +47,7 @@ fn each_size_alone_is_delivered_as_asked() {
         let values = rig.fill(&SIZES);
         for (at, value) in values.iter().enumerate() {
             let item = || vec![tensor_item(&format!("k{at}"), SIZES[at])];
-            for delivery in DELIVERIES {
+            for delivery in Delivery::ALL {
                 let read = rig.read_items(item(), delivery, Patience::default()).unwrap();
                 assert!(
                     read[0].as_slice() == value.as_slice(),
@@ -100,12 +93,12 @@ fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let values = rig.fill(&SIZES);
         for direct in [false, true] {
-            let memory: Vec<Foreign> = SIZES
+            let memory: Vec<CallerMemory> = SIZES
                 .iter()
-                .map(|len| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]))
+                .map(|len| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]))
                 .collect();
             // The store owns a destination while it reads; a second owner of the same memory sees the bytes afterwards.
-            let (into, seen): (Vec<Foreign>, Vec<_>) = memory.into_iter().map(shared).unzip();
+            let (into, seen): (Vec<CallerMemory>, Vec<_>) = memory.into_iter().map(shared).unzip();
             let request = ReadRequest {
                 items: SIZES
                     .iter()
@@ -129,10 +122,10 @@ fn callers_memory_gets_the_bytes_through_the_arena_and_directly() {
 
 /// Memory of the arena, as `Store::empty` gives it, as a destination of the caller's.
 #[allow(unsafe_code)]
-fn destination(mut buffer: Buffer) -> Foreign {
+fn destination(mut buffer: Buffer) -> CallerMemory {
     let (base, len) = (buffer.as_mut_ptr(), buffer.len());
     // SAFETY: the buffer, which keeps the memory valid, is the owner; the tests read it through raw sources only.
-    unsafe { Foreign::new(base, len, Box::new(buffer)) }
+    unsafe { CallerMemory::new(base, len, Box::new(buffer)) }
 }
 
 /// Reads straight into memory of the store's own arena.
@@ -233,7 +226,7 @@ fn one_kept_value_past_the_copy_cache_keeps_about_its_own_size() {
 }
 
 /// The same memory twice: one handle to give away, one to look at.
-pub(crate) fn shared(memory: Foreign) -> (Foreign, Arc<Foreign>) {
+pub(crate) fn shared(memory: CallerMemory) -> (CallerMemory, Arc<CallerMemory>) {
     let owner = Arc::new(memory);
     let given = part(&owner, 0..owner.len(), Box::new(()));
     (given, owner)
@@ -241,10 +234,10 @@ pub(crate) fn shared(memory: Foreign) -> (Foreign, Arc<Foreign>) {
 
 /// Part of memory, to give away; `guard` is dropped with it.
 #[allow(unsafe_code)]
-pub(crate) fn part(memory: &Arc<Foreign>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> Foreign {
+pub(crate) fn part(memory: &Arc<CallerMemory>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> CallerMemory {
     let base = memory.source(range.clone()).addr() as *mut u8;
     // SAFETY: the owner keeps the memory valid, and the tests read it through raw sources only.
-    unsafe { Foreign::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
+    unsafe { CallerMemory::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
 }
 
 pub(crate) fn mixed() -> Vec<(Arc<TensorSpec>, Vec<u8>)> {
@@ -283,7 +276,7 @@ fn dtypes_scalars_and_empty_tensors_are_read_alone_and_mixed() {
         let all: Vec<usize> = (0..tensors.len()).collect();
         let (empty, scalar_and_empty) = (vec![2], vec![1, 2, 5, 9]);
         for chosen in [all, empty, scalar_and_empty, vec![2, 4], vec![1]] {
-            for delivery in DELIVERIES {
+            for delivery in Delivery::ALL {
                 let request = ReadRequest {
                     items: chosen.iter().map(|at| item(*at)).collect(),
                     delivery: Some(delivery),
@@ -317,7 +310,7 @@ fn a_batch_lands_back_to_back_whatever_its_rows() {
         let rig = Rig::new(engine, &budget(64 * MIB));
         for lens in [&stacked, &ragged, &with_empty, &wide] {
             let values = rig.fill(lens);
-            for delivery in DELIVERIES {
+            for delivery in Delivery::ALL {
                 let request = ReadRequest {
                     items: lens
                         .iter()
@@ -342,7 +335,7 @@ fn batches_and_single_values_share_one_read() {
     let rig = Rig::registering(free_engine(), &budget(32 * MIB));
     let lens = [100, 20_000, 30, 0, 50_000, 7, 7, 0, 9];
     let values = rig.fill(&lens);
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let request = ReadRequest {
             items: lens
                 .iter()
@@ -388,7 +381,7 @@ fn no_call_exceeds_what_the_engine_takes_at_once() {
     let rig = Rig::claiming(free_engine(), claims, &budget(32 * MIB));
     let lens: Vec<u64> = (0..120).map(|at| 1 + (at * 977) % 40_000).collect();
     let values = rig.fill(&lens);
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let read = rig.read(&lens, delivery).unwrap();
         assert!(
             read.iter()

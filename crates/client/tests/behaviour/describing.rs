@@ -10,8 +10,8 @@ use std::{
 };
 use tempfile::TempDir;
 use tensorlease::{
-    CallError, DType, Delivery, Described, Expected, Foreign, ObjectKind, Patience, PutItem, QueryError, ReadError,
-    ReadItem, ReadOutput, ReadRequest, ReadValue, Store,
+    CallError, CallerMemory, DType, Delivery, Described, Expected, ObjectKind, Patience, PutItem, QueryError,
+    ReadError, ReadItem, ReadOutput, ReadRequest, ReadValue, Store,
     engine::{
         Engine, Tag, WriteOp,
         decorators::{Call, from_spec},
@@ -315,7 +315,7 @@ fn callers_memory_takes_no_unknown_sizes() {
     rig.fill(&[5]);
     let request = ReadRequest {
         items: vec![described("k0")],
-        into: vec![Foreign::from_vec(vec![0; 5])],
+        into: vec![CallerMemory::from_vec(vec![0; 5])],
         ..ReadRequest::default()
     };
     let error = rig.store.get(request, Patience::default()).unwrap_err();

@@ -1,14 +1,7 @@
 //! The same key twice in one read: requirement B13.
 
 use crate::support::{MIB, Rig, assert_idle, budget, every_engine, free_engine, spec, stat, tensor_item};
-use tensorlease::{CallError, DType, Delivery, Expected, Foreign, Patience, ReadError, ReadItem, ReadRequest};
-
-const DELIVERIES: [Delivery; 4] = [
-    Delivery::Auto,
-    Delivery::Leased,
-    Delivery::Copied,
-    Delivery::RegisterPerCall,
-];
+use tensorlease::{CallError, CallerMemory, DType, Delivery, Expected, Patience, ReadError, ReadItem, ReadRequest};
 
 /// How often the engine was asked for a key.
 fn asked(rig: &Rig, key: &str) -> usize {
@@ -25,7 +18,7 @@ fn a_key_asked_for_twice_is_fetched_once_and_delivered_twice() {
     for (name, engine) in every_engine() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let values = rig.fill(&[30_000, 40]);
-        for delivery in DELIVERIES {
+        for delivery in Delivery::ALL {
             rig.calls.take();
             let before = stat(&rig.store, "duplicate_keys");
             let items =
@@ -54,7 +47,7 @@ fn duplicates_in_and_across_batches_are_fetched_once() {
     let values = rig.fill(&[30_000, 40_001, 7]);
     let lens = [30_000, 40_001, 7];
     let order = [0, 1, 0, 2, 2, 1, 0];
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         rig.calls.take();
         let request = ReadRequest {
             items: order
@@ -90,7 +83,7 @@ fn duplicates_larger_than_a_round_and_duplicates_of_nothing_are_right() {
     let rig = Rig::registering(free_engine(), &budget(64 * MIB));
     let len = 9 * MIB + 1;
     let values = rig.fill(&[len, 0]);
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let items = vec![
             tensor_item("k0", len),
             tensor_item("k1", 0),
@@ -118,7 +111,7 @@ fn duplicates_into_callers_memory_are_copied_to_both() {
     for direct in [false, true] {
         let rig = Rig::registering(free_engine(), &budget(32 * MIB));
         let values = rig.fill(&[50_000]);
-        let memory = || crate::deliveries::shared(Foreign::from_vec(vec![0; 50_000]));
+        let memory = || crate::deliveries::shared(CallerMemory::from_vec(vec![0; 50_000]));
         let (first, seen_first) = memory();
         let (second, seen_second) = memory();
         let request = ReadRequest {

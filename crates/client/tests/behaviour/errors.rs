@@ -245,7 +245,7 @@ fn arguments_are_refused_before_anything_is_asked() {
     let rig = Rig::registering(free_engine(), &budget(16 * MIB));
     rig.calls.take();
     let one = || vec![tensor_item("a", 4)];
-    let foreign = |len| tensorlease::Foreign::from_vec(vec![0; len]);
+    let foreign = |len| tensorlease::CallerMemory::from_vec(vec![0; len]);
     let (reversed, past) = (
         std::iter::once(1..1).chain(std::iter::once(0..1)),
         std::iter::once(0..2),

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::{
-    CallError, Delivery, FallbackKind, Foreign, ForkPolicy, OpenError, Options, Patience, PutItem, ReadError,
+    CallError, CallerMemory, Delivery, FallbackKind, ForkPolicy, OpenError, Options, Patience, PutItem, ReadError,
     ReadOutput, ReadRequest, Store, WriteError, engine::RegisterError,
 };
 use tensorlease_engine::{Embedded, EmbeddedOptions};
@@ -198,8 +198,8 @@ fn a_read_into_the_callers_memory_needs_no_room_on_the_host() {
 
 /// Reads `k0`, `k1` and so on into memory of the caller's and compares.
 fn read_into(store: &Store, lens: &[u64]) {
-    let zeros = |len: &u64| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]);
-    let (into, seen): (Vec<Foreign>, Vec<_>) = lens.iter().map(zeros).map(shared).unzip();
+    let zeros = |len: &u64| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]);
+    let (into, seen): (Vec<CallerMemory>, Vec<_>) = lens.iter().map(zeros).map(shared).unzip();
     let items = lens.iter().enumerate();
     let request = ReadRequest {
         items: items.map(|(at, len)| tensor_item(&format!("k{at}"), *len)).collect(),
@@ -237,7 +237,7 @@ fn before_an_engine_a_full_daemon_is_named_by_all_that_is_staged() {
         into,
         ..ReadRequest::default()
     };
-    for into in [Vec::new(), vec![Foreign::from_vec(vec![0; 5000])]] {
+    for into in [Vec::new(), vec![CallerMemory::from_vec(vec![0; 5000])]] {
         let error = store.get(request(into), Patience::default()).unwrap_err();
         assert!(error.to_string().contains("larger --max-bytes"), "{error}");
         assert!(!error.to_string().contains("raise max_bytes"), "{error}");

@@ -15,19 +15,12 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    Buffer, Delivery, FallbackKind, Foreign, Options, Patience, PutItem, ReadError, ReadRequest,
+    Buffer, CallerMemory, Delivery, FallbackKind, Options, Patience, PutItem, ReadError, ReadRequest,
     engine::{
         Fault, FaultKind,
         decorators::{Call, Choice, FailOn, Failing, Gate, Gated, LateWriting, ShortReading},
     },
 };
-
-const DELIVERIES: [Delivery; 4] = [
-    Delivery::Auto,
-    Delivery::Leased,
-    Delivery::Copied,
-    Delivery::RegisterPerCall,
-];
 
 fn assert_same(read: &[Buffer], values: &[Vec<u8>]) {
     assert!(read.iter().zip(values).all(|(read, value)| read[..] == value[..]));
@@ -39,7 +32,7 @@ fn no_engine_call_gets_memory_outside_a_registration() {
     let lens: Vec<u64> = (0..30).map(|at| 1 + (at * 74_747) % (2 * MIB)).collect();
     let values = rig.fill(&lens);
     let mut kept = Vec::new();
-    for delivery in DELIVERIES.iter().cycle().take(8) {
+    for delivery in Delivery::ALL.iter().cycle().take(8) {
         kept.push(rig.read(&lens, *delivery).unwrap());
     }
     kept.iter().for_each(|read| assert_same(read, &values));
@@ -149,7 +142,9 @@ fn memory_that_may_still_be_written_is_never_handed_out() {
         let rig = Rig::new(Arc::new(engine), &options);
         let lens = [20_000, 17, 40_000, 1000];
         let values = rig.fill(&lens);
-        let read: Vec<Vec<Buffer>> = (0..6).map(|at| rig.read(&lens, DELIVERIES[at % 4]).unwrap()).collect();
+        let read: Vec<Vec<Buffer>> = (0..6)
+            .map(|at| rig.read(&lens, Delivery::ALL[at % 4]).unwrap())
+            .collect();
         assert!(0 < stat(&rig.store, "quarantines"), "{name}");
         thread::sleep(Duration::from_millis(80));
         read.iter().for_each(|read| assert_same(read, &values));
@@ -159,7 +154,7 @@ fn memory_that_may_still_be_written_is_never_handed_out() {
 
 /// Reads everything in every delivery, and does not care how that ends.
 fn try_reads(rig: &Rig, lens: &[u64], patience: Patience<'_>) {
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let items = lens
             .iter()
             .enumerate()
@@ -184,7 +179,7 @@ fn try_reads(rig: &Rig, lens: &[u64], patience: Patience<'_>) {
             .collect(),
         into: lens
             .iter()
-            .map(|len| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]))
+            .map(|len| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]))
             .collect(),
         ..ReadRequest::default()
     };
@@ -293,7 +288,7 @@ fn every_fallback_is_counted_and_strict_names_it() {
 
 #[test]
 fn the_original_error_reaches_the_caller() {
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let engine = Hooked::new(free_engine()).on_read(|_, reads| {
             let fault = |key: &str| Fault::new(FaultKind::Refused, 4711, format!("the disk of {key} is gone"));
             Some(reads.iter().map(|read| Err(fault(read.key))).collect())
@@ -320,7 +315,7 @@ fn returned_values_are_independent() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let lens = [20_000, 20_000, 7, 7, 3 * MIB, 17_001];
         let values = rig.fill(&lens);
-        for delivery in DELIVERIES {
+        for delivery in Delivery::ALL {
             let mut first = rig.read(&lens, delivery).unwrap();
             let mut second = rig.read(&lens, delivery).unwrap();
             for at in 0..lens.len() {

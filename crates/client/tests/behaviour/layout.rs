@@ -1,7 +1,7 @@
 //! How a staged read lies in its bounce block: requirement A11.
 
 use crate::support::{MIB, Rig, budget, free_engine, stat, tensor_item};
-use tensorlease::{Delivery, Foreign, Patience, ReadRequest, engine::decorators::ObservedRead};
+use tensorlease::{CallerMemory, Delivery, Patience, ReadRequest, engine::decorators::ObservedRead};
 
 /// Targets lie back to back, in the order of the keys.
 fn assert_tight(read: &[ObservedRead]) {
@@ -113,7 +113,7 @@ fn reads_into_callers_memory_are_staged_the_same_way() {
             .collect(),
         into: lens
             .iter()
-            .map(|len| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]))
+            .map(|len| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]))
             .collect(),
         ..ReadRequest::default()
     };

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{sync::Arc, thread};
 use tensorlease::{
-    Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadItem, ReadRequest,
+    Buffer, CallerMemory, Delivery, Options, Patience, PutItem, ReadItem, ReadRequest,
     engine::{Engine, decorators::ObservedRead},
 };
 
@@ -61,8 +61,8 @@ pub(crate) fn request(lens: &[u64]) -> ReadRequest {
 }
 
 /// Memory of the caller for each, and a handle to look at it.
-pub(crate) fn callers_memory(lens: &[u64]) -> (Vec<Foreign>, Vec<Arc<Foreign>>) {
-    let fresh = |len: &u64| shared(Foreign::from_vec(vec![0; *len as usize]));
+pub(crate) fn callers_memory(lens: &[u64]) -> (Vec<CallerMemory>, Vec<Arc<CallerMemory>>) {
+    let fresh = |len: &u64| shared(CallerMemory::from_vec(vec![0; *len as usize]));
     lens.iter().map(fresh).unzip()
 }
 

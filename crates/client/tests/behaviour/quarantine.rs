@@ -16,19 +16,13 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    Buffer, Delivery, Foreign, Options, Patience, PutItem, ReadError, ReadRequest, Store, WriteError,
+    Buffer, CallerMemory, Delivery, Options, Patience, PutItem, ReadError, ReadRequest, Store, WriteError,
     engine::{
         Engine, Fault, FaultKind, WriteOp,
         decorators::{Choice, LateWriting, ObservedRead},
     },
 };
 
-const DELIVERIES: [Delivery; 4] = [
-    Delivery::Auto,
-    Delivery::Leased,
-    Delivery::Copied,
-    Delivery::RegisterPerCall,
-];
 const DELAY: Duration = Duration::from_millis(80);
 
 /// Each key of a read gives up with this probability, and is written 80 ms later.
@@ -57,7 +51,7 @@ fn what_was_handed_out_never_changes_after_a_late_write() {
         let lens: Vec<u64> = (0..30).map(|at| 1 + (at * 9973) % 60_000).collect();
         let values = rig.fill(&lens);
         let mut kept = Vec::new();
-        for delivery in DELIVERIES {
+        for delivery in Delivery::ALL {
             for _ in 0..3 {
                 kept.push((delivery, rig.read(&lens, delivery).unwrap()));
             }
@@ -85,7 +79,7 @@ fn what_was_handed_out_never_changes_after_a_late_write() {
 
 #[test]
 fn a_batch_that_was_written_late_lands_elsewhere_as_a_whole() {
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
         let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
         let lens = [20_000, 30_000, 7];
@@ -109,7 +103,7 @@ fn a_batch_that_was_written_late_lands_elsewhere_as_a_whole() {
 
 #[test]
 fn a_retry_never_lands_in_memory_that_may_still_be_written() {
-    for delivery in DELIVERIES {
+    for delivery in Delivery::ALL {
         let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
         let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
         let lens = [100_000, 5, 20_000];
@@ -135,7 +129,7 @@ fn callers_memory_is_written_after_the_transfer_only() {
     let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
     let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
     let values = rig.fill(&[100_000]);
-    let (given, seen) = shared(Foreign::from_vec(vec![0; 100_000]));
+    let (given, seen) = shared(CallerMemory::from_vec(vec![0; 100_000]));
     let request = ReadRequest {
         items: vec![tensor_item("k0", 100_000)],
         into: vec![given],
@@ -155,7 +149,7 @@ fn a_late_direct_read_into_callers_memory_fails_without_a_retry() {
     let engine = LateWriting::new(free_engine(), DELAY, Choice::Call(1));
     let rig = Rig::registering(Arc::new(engine), &patient(64 * MIB));
     rig.fill(&[100_000]);
-    let (given, seen) = shared(Foreign::from_vec(vec![0; 100_000]));
+    let (given, seen) = shared(CallerMemory::from_vec(vec![0; 100_000]));
     let request = ReadRequest {
         items: vec![tensor_item("k0", 100_000)],
         into: vec![given],

@@ -5,8 +5,8 @@ use crate::support::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    Buffer, CallError, Delivery, FallbackKind, Foreign, ObjectKind, Options, Patience, PutItem, ReadRequest, Segment,
-    WriteError,
+    Buffer, CallError, CallerMemory, Delivery, FallbackKind, ObjectKind, Options, Patience, PutItem, ReadRequest,
+    Segment, WriteError,
     engine::{Embedded, EmbeddedOptions, FaultKind, decorators::Call},
 };
 
@@ -88,10 +88,10 @@ fn segments_are_gathered_in_order_wherever_they_lie() {
             let arena = arena_buffer(&rig, 3, len);
             let segments = vec![
                 Segment::Owned(pattern(1, len)),
-                Segment::Foreign(Foreign::from_vec(pattern(2, 7))),
+                Segment::Caller(CallerMemory::from_vec(pattern(2, 7))),
                 Segment::Owned(Vec::new()),
                 Segment::Buffer(Arc::clone(&arena)),
-                Segment::Foreign(Foreign::from_vec(Vec::new())),
+                Segment::Caller(CallerMemory::from_vec(Vec::new())),
                 Segment::Owned(vec![9]),
             ];
             let whole = [pattern(1, len), pattern(2, 7), arena.to_vec(), vec![9]].concat();

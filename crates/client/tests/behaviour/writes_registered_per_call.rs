@@ -6,17 +6,17 @@ use crate::{
 };
 use std::sync::Arc;
 use tensorlease::{
-    Delivery, Foreign, ObjectKind, Options, Patience, PutItem, PutMode, Segment, WriteError,
+    CallerMemory, Delivery, ObjectKind, Options, Patience, PutItem, PutMode, Segment, WriteError,
     engine::{Fault, FaultKind, decorators::Call},
 };
 
 /// A value in memory of the caller.
-fn foreign_item(key: &str, memory: Foreign) -> PutItem {
+fn foreign_item(key: &str, memory: CallerMemory) -> PutItem {
     let spec = bytes_spec(memory.len() as u64);
     PutItem {
         key: key.to_owned(),
         kind: ObjectKind::Tensor(spec),
-        segments: vec![Segment::Foreign(memory)],
+        segments: vec![Segment::Caller(memory)],
     }
 }
 
@@ -80,8 +80,8 @@ fn memory_of_the_caller_is_registered_as_it_lies() {
     let rig = Rig::registering(free_engine(), &budget(32 * MIB));
     let values: Vec<Vec<u8>> = (0..3).map(|seed| pattern(seed, 50_000)).collect();
     // Two of them lie side by side: one registration.
-    let joined = Arc::new(Foreign::from_vec(values[..2].concat()));
-    let alone = Arc::new(Foreign::from_vec(values[2].clone()));
+    let joined = Arc::new(CallerMemory::from_vec(values[..2].concat()));
+    let alone = Arc::new(CallerMemory::from_vec(values[2].clone()));
     let items = vec![
         foreign_item("k0", part(&joined, 0..50_000, Box::new(()))),
         foreign_item("k1", part(&joined, 50_000..100_000, Box::new(()))),
@@ -99,7 +99,7 @@ fn memory_of_the_caller_is_registered_as_it_lies() {
 fn one_memory_under_two_keys_is_registered_once() {
     let rig = Rig::registering(free_engine(), &budget(32 * MIB));
     let value = pattern(7, 50_000);
-    let memory = Arc::new(Foreign::from_vec(value.clone()));
+    let memory = Arc::new(CallerMemory::from_vec(value.clone()));
     let items = vec![
         foreign_item("k0", part(&memory, 0..50_000, Box::new(()))),
         foreign_item("k1", part(&memory, 0..50_000, Box::new(()))),
@@ -154,7 +154,7 @@ fn what_stays_registered_is_kept_and_nothing_else() {
             .claiming_late_writes()
             .on_write(move |call, _| (call == 1).then(|| answers.clone()));
         let rig = Rig::registering(Arc::new(engine), &budget(32 * MIB));
-        let memory = Arc::new(Foreign::from_vec(pattern(1, 300_000)));
+        let memory = Arc::new(CallerMemory::from_vec(pattern(1, 300_000)));
         let guards = [(); 3].map(|()| Arc::new(()));
         // The first two lie side by side, and so in one registration.
         let items = [0..50_000, 50_000..100_000, 200_000..250_000]

@@ -2,7 +2,7 @@
 
 use crate::{random::Random, value::Value};
 use std::{ops::Range, sync::Arc};
-use tensorlease::Foreign;
+use tensorlease::CallerMemory;
 
 /// Bytes before and behind the caller's memory that no transfer may touch.
 const GUARD_BYTES: usize = 96;
@@ -12,16 +12,16 @@ const UNTOUCHED: u8 = 0x5c;
 
 /// Part of memory, to give away; `guard` is dropped with it.
 #[allow(unsafe_code)]
-pub(crate) fn part(memory: &Arc<Foreign>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> Foreign {
+pub(crate) fn part(memory: &Arc<CallerMemory>, range: Range<usize>, guard: Box<dyn Send + Sync>) -> CallerMemory {
     let base = memory.source(range.clone()).addr() as *mut u8;
     // SAFETY: the owner that goes along keeps the memory valid, and a campaign reads it through raw sources only.
-    unsafe { Foreign::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
+    unsafe { CallerMemory::new(base, range.len(), Box::new((guard, Arc::clone(memory)))) }
 }
 
 /// Memory between two guards, at an odd address as often as not.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    memory: Arc<Foreign>,
+    memory: Arc<CallerMemory>,
     inside: Range<usize>,
 }
 
@@ -37,18 +37,18 @@ impl Guarded {
         let mut all = vec![GUARD; start + bytes.len() + GUARD_BYTES];
         all[start..start + bytes.len()].copy_from_slice(bytes);
         Self {
-            memory: Arc::new(Foreign::from_vec(all)),
+            memory: Arc::new(CallerMemory::from_vec(all)),
             inside: start..start + bytes.len(),
         }
     }
 
     /// The memory, for a request. `self` keeps its sight of it.
-    pub(crate) fn give(&self) -> Foreign {
+    pub(crate) fn give(&self) -> CallerMemory {
         part(&self.memory, self.inside.clone(), Box::new(()))
     }
 
     /// A part of it, from 0 on.
-    pub(crate) fn give_part(&self, range: Range<usize>) -> Foreign {
+    pub(crate) fn give_part(&self, range: Range<usize>) -> CallerMemory {
         let (start, end) = (self.inside.start + range.start, self.inside.start + range.end);
         part(&self.memory, start..end, Box::new(()))
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{thread, time::Duration};
 use tensorlease::{
-    Foreign,
+    CallerMemory,
     engine::{Engine, Fault, FaultKind, ReadOp, WriteOp},
 };
 
@@ -79,7 +79,7 @@ impl Run<'_> {
             .base
             .host()
             .is_some_and(|terms| terms.max_bytes < value.len());
-        let memory = Foreign::from_vec(value.bytes.to_vec());
+        let memory = CallerMemory::from_vec(value.bytes.to_vec());
         let begun = self.model.begin(key, Some(value));
         let write = WriteOp {
             key: &self.full_key(key),
@@ -152,7 +152,7 @@ impl Run<'_> {
             return self.may_be_absent(key, Span { from, to });
         };
         let len = usize::try_from(info.len).expect("a value of this suite is small");
-        let memory = Foreign::from_vec(vec![0; len]);
+        let memory = CallerMemory::from_vec(vec![0; len]);
         let read = ReadOp {
             key: &full,
             offset: 0,

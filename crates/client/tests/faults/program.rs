@@ -283,12 +283,7 @@ fn options(random: &mut Random, claims: &Claims, base: Base) -> Options {
         copy_cache_bytes: sometimes(random, &[0, 4 * KIB, 64 * KIB, MIB]),
         quarantine_bytes: sometimes(random, &[0, 8 * KIB, 256 * KIB]),
         readers: random.pick(&[1, 2, 2, 4]),
-        delivery: random.pick(&[
-            Delivery::Auto,
-            Delivery::Leased,
-            Delivery::Copied,
-            Delivery::RegisterPerCall,
-        ]),
+        delivery: random.pick(&Delivery::ALL),
         strict: random.one_in(6),
         namespace: random.pick(&["", "job/", "ö/"]).to_owned(),
         prewarm_bytes: if random.one_in(4) { max_bytes } else { 0 },

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tensorlease::{
-    Foreign, ObjectKind,
+    CallerMemory, ObjectKind,
     engine::{
         Embedded, EmbeddedOptions, Engine, ReadOp, Registration, Tag, WriteOp,
         decorators::{Choice, Failing, KeyLosing, LateWriting, ShortReading, Slow},
@@ -129,7 +129,7 @@ impl Stack {
 
     /// Stores a tensor past all that is wrong with the engine. False: there is no room.
     pub(crate) fn store(&self, key: &str, shape: &Shape, value: &Value) -> bool {
-        let memory = Foreign::from_vec(value.bytes.to_vec());
+        let memory = CallerMemory::from_vec(value.bytes.to_vec());
         registered(self.aside(), &memory, || {
             let write = WriteOp {
                 key,
@@ -147,7 +147,7 @@ impl Stack {
             return Ok(None);
         };
         let len = usize::try_from(info.len).expect("a value of this suite is small");
-        let memory = Foreign::from_vec(vec![0; len]);
+        let memory = CallerMemory::from_vec(vec![0; len]);
         let read = registered(self.aside(), &memory, || {
             let read = ReadOp {
                 key,
@@ -168,7 +168,7 @@ impl Stack {
 }
 
 /// Does `work` with `engine`, with this memory registered where it has to be.
-pub(crate) fn registered<T>(engine: &dyn Engine, memory: &Foreign, work: impl FnOnce() -> T) -> T {
+pub(crate) fn registered<T>(engine: &dyn Engine, memory: &CallerMemory, work: impl FnOnce() -> T) -> T {
     let required = engine.capabilities().registration == Registration::Required;
     // An engine that is closed takes nothing, which the work is told.
     let done = required && engine.register(memory.region()).is_ok();

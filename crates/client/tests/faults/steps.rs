@@ -95,7 +95,7 @@ pub(crate) struct NewValue {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum From {
     Owned,
-    Foreign,
+    CallerMemory,
     /// Several pieces, some of them empty.
     Pieces,
 }
@@ -242,7 +242,7 @@ impl Maker<'_> {
             key: self.key(),
             shape: self.random.pick(self.shapes),
             number: self.random.number(),
-            from: self.random.pick(&[From::Owned, From::Foreign, From::Pieces]),
+            from: self.random.pick(&[From::Owned, From::CallerMemory, From::Pieces]),
         }
     }
 

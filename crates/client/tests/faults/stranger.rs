@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tensorlease::{
-    Foreign,
+    CallerMemory,
     engine::{Engine, FaultKind, ReadOp, Tag, WriteOp},
 };
 use tensorlease_host::{HostEngine, SocketPath};
@@ -114,7 +114,7 @@ fn work(engine: &HostEngine, number: u8) {
     let tag = Tag::new(b"a stranger's");
     for (at, len) in OBJECT_LENS.into_iter().enumerate() {
         let key = format!("a stranger's/{at}");
-        let memory = Foreign::from_vec(vec![number; len]);
+        let memory = CallerMemory::from_vec(vec![number; len]);
         let write = WriteOp {
             key: &key,
             segments: &[memory.source(0..len)],
@@ -129,7 +129,7 @@ fn work(engine: &HostEngine, number: u8) {
         }) {
             say("a write failed that nothing was wrong with");
         }
-        let memory = Foreign::from_vec(vec![!number; len]);
+        let memory = CallerMemory::from_vec(vec![!number; len]);
         let read = ReadOp {
             key: &key,
             offset: 0,

@@ -48,21 +48,21 @@ impl Run<'_> {
     fn segments(&self, from: From, value: &Value, random: &mut Random) -> Vec<Segment> {
         match from {
             From::Owned => vec![Segment::Owned(value.bytes.to_vec())],
-            From::Foreign => {
+            From::CallerMemory => {
                 let memory = Guarded::holding(&value.bytes, random);
                 let given = memory.give();
                 self.holdings.add_source(memory);
-                vec![Segment::Foreign(given)]
+                vec![Segment::Caller(given)]
             }
             From::Pieces => {
                 let memory = Guarded::holding(&value.bytes, random);
                 let one = random.index(value.bytes.len() + 1);
                 let two = one + random.index(value.bytes.len() + 1 - one);
                 let segments = vec![
-                    Segment::Foreign(memory.give_part(0..one)),
+                    Segment::Caller(memory.give_part(0..one)),
                     Segment::Owned(Vec::new()),
                     Segment::Owned(value.bytes[one..two].to_vec()),
-                    Segment::Foreign(memory.give_part(two..value.bytes.len())),
+                    Segment::Caller(memory.give_part(two..value.bytes.len())),
                 ];
                 self.holdings.add_source(memory);
                 segments

@@ -111,11 +111,8 @@ pub(super) struct Welcome {
     pub(super) engine: Option<Behind>,
 }
 
-/// The engine behind a daemon.
-pub(super) struct Behind {
-    pub(super) name: String,
-    pub(super) capabilities: Capabilities,
-}
+/// The name of the engine behind a daemon, and what a client claims for it.
+pub(super) type Behind = (String, Capabilities);
 
 /// Connects and says hello. `lane_of`: the session that the connection is a lane of, or 0 for a new session.
 pub(super) fn welcomed(place: &SocketPath, lane_of: u64) -> Result<(Connection, Welcome), ConnectError> {
@@ -133,10 +130,7 @@ pub(super) fn welcomed(place: &SocketPath, lane_of: u64) -> Result<(Connection, 
             session,
             engine,
         }) => {
-            let engine = engine.map(|claimed| Behind {
-                name: claimed.name.to_owned(),
-                capabilities: claims::behind(&claimed),
-            });
+            let engine = engine.map(|claimed| (claimed.name.to_owned(), claims::behind(&claimed)));
             let welcome = Welcome {
                 session,
                 capacity_bytes,

@@ -5,6 +5,7 @@
 use super::messages::unexpected;
 use super::returns::Returned;
 use super::session::Session;
+use crate::lock::lock;
 use crate::wire::{Answer, Request, Reservation};
 use std::sync::Arc;
 use tensorlease_engine::Fault;
@@ -50,7 +51,7 @@ impl SlabSource for Extents {
         let (ticket, mapping, start) = answer.map_err(gone)??;
         let addr = mapping.region().addr + start;
         let region = Region { addr, len };
-        session.lent.add(region, ticket);
+        lock(&session.lent).insert(region, ticket);
         let extent = Arc::new(Extent {
             session: Arc::clone(session),
             region,
@@ -74,7 +75,7 @@ impl Drop for Extent {
     /// If the store is closed already, this runs in the thread that drops the slab's last tensor.
     fn drop(&mut self) {
         if self.session.is_own() {
-            self.session.lent.remove(self.region);
+            lock(&self.session.lent).remove(self.region);
         }
         self.session.give_back(Returned::Extent { ticket: self.ticket });
     }

@@ -3,13 +3,14 @@
 use super::extents::Extents;
 use super::lanes::{Lanes, Unanswered};
 use super::messages::{PerKey, check_tag, in_messages, key_too_long, numbers, unavailable};
-use super::registered::Registered;
+use super::registered::span;
 use super::session::Session;
+use crate::lock::lock;
 use crate::wire::{Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tensorlease_engine::{Fault, FaultKind, ReadOp, Tag, WriteOp};
-use tensorlease_memory::{CopyMode, NoSlab, Region, SlabMemory, SlabSource, Source, copy, limits};
+use tensorlease_memory::{CopyMode, NoSlab, Region, RegionMap, SlabMemory, SlabSource, Source, copy, limits};
 
 /// Where in a staging extent the next object begins.
 const STAGED_ALIGN: usize = 64;
@@ -17,7 +18,8 @@ const STAGED_ALIGN: usize = 64;
 /// What the engine of a client needs where the daemon's objects lie behind another engine.
 pub(super) struct Relay {
     pub(super) lanes: Lanes,
-    pub(super) registered: Registered,
+    /// Regions that the client registered.
+    pub(super) registered: Mutex<RegionMap>,
     /// Of the engine behind the daemon.
     pub(super) name: String,
 }
@@ -59,7 +61,7 @@ impl Staging {
         })?;
         for place in places.iter_mut().flatten() {
             if let Some(range) = place.staged.clone() {
-                let span = session.lent.span(memory.target(range).region());
+                let span = span(&lock(&session.lent), memory.target(range).region());
                 place.spans = vec![span.ok_or_else(|| none("an extent that is not one".to_owned()))?];
             }
         }
@@ -78,7 +80,7 @@ impl Relay {
     pub(super) fn to(name: String) -> Self {
         Self {
             lanes: Lanes::default(),
-            registered: Registered::default(),
+            registered: Mutex::default(),
             name,
         }
     }
@@ -161,11 +163,14 @@ impl Relay {
         if key.is_empty() || len == 0 {
             return refused(FaultKind::Refused, "an object needs a key, and at least one byte");
         }
-        let mut memory = memory.iter().filter(|region| region.len != 0);
-        if !memory.clone().all(|region| self.registered.contains(*region)) {
+        let memory = memory.iter().filter(|region| region.len != 0);
+        let registered = lock(&self.registered);
+        if !memory.clone().all(|region| registered.contains(*region)) {
             return refused(FaultKind::Unregistered, "the memory is not inside one registration");
         }
-        let lent: Option<Vec<Span>> = memory.by_ref().map(|region| session.lent.span(*region)).collect();
+        drop(registered);
+        let extents = lock(&session.lent);
+        let lent: Option<Vec<Span>> = memory.map(|region| span(&extents, *region)).collect();
         Ok(match lent.filter(|spans| spans.len() <= LIST_MAX) {
             Some(spans) => Place { spans, staged: None },
             None => Place {

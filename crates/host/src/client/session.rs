@@ -1,7 +1,6 @@
 //! A client's connection: one conversation, and the slabs that it has been shown.
 use super::connect::{Behind, ConnectError, Connection, bound, round_trip, welcomed};
 use super::messages::{refused, unavailable};
-use super::registered::LentExtents;
 use super::returns::{Returned, Returns};
 use super::shown::{self, Shown};
 use crate::lock::lock;
@@ -16,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Duration;
 use tensorlease_engine::Fault;
-use tensorlease_memory::{Mapping, fork};
+use tensorlease_memory::{Mapping, RegionMap, fork};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -37,8 +36,8 @@ pub(super) struct Session {
     pub(super) capacity_bytes: u64,
     conversation: Mutex<Conversation>,
     slabs: RwLock<HashMap<u32, Arc<Shown>>>,
-    /// Extents that the daemon has lent it.
-    pub(super) lent: LentExtents,
+    /// Extents that the daemon has lent it, with their tickets.
+    pub(super) lent: Mutex<RegionMap<u64>>,
     /// What goes back to the daemon.
     pub(super) returns: Returns,
     fork_generation: u64,
@@ -95,7 +94,7 @@ impl Session {
                 broken: None,
             }),
             slabs: RwLock::default(),
-            lent: LentExtents::default(),
+            lent: Mutex::default(),
             returns: Returns::default(),
             fork_generation: fork::generation(),
             this: this.clone(),
@@ -121,6 +120,7 @@ impl Session {
         request: &Request<'_>,
         read: impl FnOnce(Answer<'_>, &Self) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        debug_assert!(request.is_answered());
         let mut conversation = lock(&self.conversation);
         let Conversation { reader, out, broken } = &mut *conversation;
         if let Some(fault) = broken {

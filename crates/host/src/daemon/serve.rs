@@ -306,7 +306,13 @@ impl Asker<'_> {
             Answer::Pinned { objects, .. } => objects.iter().flatten().map(|object| object.position.slab).collect(),
             Answer::Exchanged { reservations } => reservations.iter().filter_map(slab_of).collect(),
             Answer::Extent { reservation } => slab_of(reservation).into_iter().collect(),
-            _ => return Vec::new(),
+            Answer::Welcome { .. }
+            | Answer::NoExtent { .. }
+            | Answer::Results { .. }
+            | Answer::Described { .. }
+            | Answer::Counts(_)
+            | Answer::Report(_)
+            | Answer::Refused { .. } => return Vec::new(),
         };
         named.dedup();
         let mut holdings = self.session.holdings();
@@ -425,8 +431,19 @@ impl Asker<'_> {
 
 /// Messages that are allowed on a session's own connection where an engine has the objects.
 fn is_about_memory(request: &Request<'_>) -> bool {
-    matches!(
-        request,
-        Request::Extent { .. } | Request::ReleaseExtent { .. } | Request::Counts | Request::Report | Request::Leave
-    )
+    match request {
+        Request::Extent { .. } | Request::ReleaseExtent { .. } | Request::Counts | Request::Report | Request::Leave => {
+            true
+        }
+        Request::Hello { .. }
+        | Request::Pin { .. }
+        | Request::Unpin { .. }
+        | Request::Exchange { .. }
+        | Request::Remove { .. }
+        | Request::RemovePrefix { .. }
+        | Request::Contains { .. }
+        | Request::Describe { .. }
+        | Request::Fetch { .. }
+        | Request::Store { .. } => false,
+    }
 }

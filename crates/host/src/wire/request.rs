@@ -16,7 +16,7 @@ pub struct Commit<'a> {
     pub tag: &'a [u8],
 }
 
-/// One message of a client. `Unpin`, `ReleaseExtent` and `Leave` get no answer. Every other message gets one.
+/// One message of a client. [`is_answered`](Self::is_answered) says which of them get an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// The first message.
@@ -125,6 +125,25 @@ const KEY_LEAST: usize = 2;
 const COMMIT_LEAST: usize = 8 + 8 + 2 + 2;
 
 impl<'a> Request<'a> {
+    /// Does the daemon answer this message? What gives something back gets no answer.
+    pub fn is_answered(&self) -> bool {
+        match self {
+            Self::Unpin { .. } | Self::ReleaseExtent { .. } | Self::Leave => false,
+            Self::Hello { .. }
+            | Self::Pin { .. }
+            | Self::Exchange { .. }
+            | Self::Extent { .. }
+            | Self::Remove { .. }
+            | Self::RemovePrefix { .. }
+            | Self::Contains { .. }
+            | Self::Describe { .. }
+            | Self::Counts
+            | Self::Report
+            | Self::Fetch { .. }
+            | Self::Store { .. } => true,
+        }
+    }
+
     /// Appends the message as one frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| self.encode_body(out));

@@ -2,7 +2,7 @@
 
 use super::{Job, UnitMemory};
 use crate::{
-    Delivery, FallbackKind,
+    FallbackKind,
     read::{
         groups::{Transfer, TransferMode},
         landing::{LandsIn, SharedLanding},
@@ -14,10 +14,8 @@ use tensorlease_arena::{
     GRANULE_BYTES,
     plan::{GroupLimits, dtype_regions},
 };
-use tensorlease_memory::{Foreign, Landing};
+use tensorlease_memory::{CallerMemory, Landing};
 
-/// In `auto`, smaller values are copied out: their blocks would cost more than the copy.
-const LEASED_BYTES_MIN: u64 = 16 << 10;
 /// Less than this is registered in one piece for one transfer.
 const REGISTERED_PART_BYTES_MIN: u64 = 256 << 20;
 /// Fresh memory for copies is mapped in pieces of this size: what a transfer that ends late takes out of use is no more than that.
@@ -32,14 +30,13 @@ impl Job {
 
     /// Which of `units` are to be leased, and which copied.
     pub(in crate::read) fn leased_and_copied(&self, units: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
-        match self.delivery {
-            Delivery::Leased => (units, Vec::new()),
-            Delivery::Auto => units.into_iter().partition(|unit| {
-                let unit = self.unit(*unit);
-                unit.batch.is_some() || LEASED_BYTES_MIN <= unit.len
-            }),
-            _ => (Vec::new(), units),
-        }
+        let Some(bytes_min) = self.delivery.leased_bytes_min() else {
+            return (Vec::new(), units);
+        };
+        units.into_iter().partition(|unit| {
+            let unit = self.unit(*unit);
+            unit.batch.is_some() || bytes_min <= unit.len
+        })
     }
 
     /// Bytes and alignment of a block for each.
@@ -72,7 +69,7 @@ impl Job {
     }
 
     /// The caller's memory for a unit. It is never quarantined and read again, so each is taken once.
-    pub(in crate::read) fn take_destination(&mut self, unit: u32) -> Foreign {
+    pub(in crate::read) fn take_destination(&mut self, unit: u32) -> CallerMemory {
         let item = self.unit(unit).first_item() as usize;
         self.into[item].take().expect("a destination is placed once")
     }
@@ -104,7 +101,9 @@ impl Job {
     /// the kernel pins for several threads at a time.
     fn parted(&self, units: &[u32]) -> GroupLimits {
         let total: u64 = units.iter().map(|unit| self.unit(*unit).len).sum();
-        let part = total.div_ceil(2 * self.terms.workers).max(REGISTERED_PART_BYTES_MIN);
+        let part = total
+            .div_ceil(2 * self.terms.workers as u64)
+            .max(REGISTERED_PART_BYTES_MIN);
         let limits = self.terms.registered_limits();
         GroupLimits {
             bytes_max: limits.bytes_max.min(part),

@@ -7,21 +7,21 @@ mod late;
 mod replaced;
 mod retrying;
 
-use super::{Finished, Job, Next, UnitMemory, Wish};
+use super::{Finished, Job, Next, UnitMemory};
 use crate::{
-    DType, Delivery, Expected, ReadItem, TensorSpec,
+    DType, Delivery, Expected, ReadItem, ReadRequest, TensorSpec,
     accounts::Accounts,
     held::Quarantine,
     read::{
         groups::{Group, TransferMode},
         items::Items,
-        terms::Terms,
     },
+    terms::Terms,
 };
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::{Budget, plan::GroupLimits};
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::{Foreign, ForkPolicy, HeapBytes, Landing, Pool};
+use tensorlease_memory::{CallerMemory, ForkPolicy, HeapBytes, Landing, Pool};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -42,6 +42,7 @@ fn terms() -> Terms {
             bytes_max: 1 << 40,
         },
         large_read_bytes_min: 0,
+        large_write_bytes_min: 0,
         workers: 2,
         copy_is_cheaper: true,
         retries: 3,
@@ -58,46 +59,46 @@ fn item(key: &str, dtype: DType, len: u64) -> ReadItem {
     ReadItem::tensor(key, Arc::new(spec))
 }
 
-fn job_of(terms: Terms, items: Vec<ReadItem>, wish: Wish) -> Job {
+fn job_of(terms: Terms, items: Vec<ReadItem>, request: ReadRequest) -> Job {
     let items = Arc::new(Items::new("", items, true, None));
-    Job::new(terms, items, wish, quarantine()).unwrap()
+    Job::new(terms, items, request, quarantine()).unwrap()
 }
 
 /// A job for `k0`, `k1`, ... of these lengths.
 fn job(terms: Terms, lens: &[u64]) -> Job {
-    job_for(terms, lens, Wish::default())
+    job_for(terms, lens, ReadRequest::default())
 }
 
-fn job_for(terms: Terms, lens: &[u64], wish: Wish) -> Job {
+fn job_for(terms: Terms, lens: &[u64], request: ReadRequest) -> Job {
     let items = lens.iter().enumerate();
     let items = items.map(|(at, len)| ReadItem {
         key: format!("k{at}"),
         expected: Expected::Packed(*len),
     });
-    job_of(terms, items.collect(), wish)
+    job_of(terms, items.collect(), request)
 }
 
 /// Memory of the caller for values of these lengths.
-fn destinations(lens: &[u64], direct: bool) -> Wish {
-    let foreign = |len: &u64| Foreign::from_vec(vec![0; usize::try_from(*len).unwrap()]);
-    Wish {
+fn destinations(lens: &[u64], direct: bool) -> ReadRequest {
+    let foreign = |len: &u64| CallerMemory::from_vec(vec![0; usize::try_from(*len).unwrap()]);
+    ReadRequest {
         into: lens.iter().map(foreign).collect(),
         direct,
-        ..Wish::default()
+        ..ReadRequest::default()
     }
 }
 
-fn batch(items: Range<usize>) -> Wish {
-    Wish {
+fn batch(items: Range<usize>) -> ReadRequest {
+    ReadRequest {
         batches: Vec::from([items]),
-        ..Wish::default()
+        ..ReadRequest::default()
     }
 }
 
-fn delivered(delivery: Delivery) -> Wish {
-    Wish {
-        delivery,
-        ..Wish::default()
+fn delivered(delivery: Delivery) -> ReadRequest {
+    ReadRequest {
+        delivery: Some(delivery),
+        ..ReadRequest::default()
     }
 }
 

@@ -10,13 +10,19 @@ const MIB: u64 = 1 << 20;
 fn terms() -> Terms {
     Terms {
         registers: true,
+        registration_bytes_max: 1 << 40,
+        piece_bytes: 1 << 40,
+        staged_bytes_max: 64 * KIB,
         round_bytes: 64 * KIB,
         call: GroupLimits {
             keys_max: 100,
             bytes_max: 1 << 40,
         },
+        large_read_bytes_min: 0,
         large_write_bytes_min: 0,
         workers: 2,
+        copy_is_cheaper: true,
+        retries: 3,
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 use tensorlease::{
-    Foreign,
+    CallerMemory,
     engine::{Capabilities, CloseError, Engine, Fault, FaultKind, Loan, LoanLimits, Staging},
 };
 use tensorlease_memory::Region;
@@ -47,7 +47,7 @@ pub(crate) struct Lending {
     inner: Arc<dyn Engine>,
     capabilities: Capabilities,
     terms: Terms,
-    arena: Arc<Foreign>,
+    arena: Arc<CallerMemory>,
     slices: Arc<Mutex<Slices>>,
     asked: AtomicU64,
     overflowing: AtomicBool,
@@ -72,7 +72,7 @@ impl Lending {
             capabilities: inner.capabilities().clone(),
             inner,
             terms,
-            arena: Arc::new(Foreign::from_vec(vec![0; bytes])),
+            arena: Arc::new(CallerMemory::from_vec(vec![0; bytes])),
             slices: Arc::default(),
             asked: AtomicU64::new(0),
             overflowing: AtomicBool::new(false),
@@ -112,7 +112,7 @@ impl Lending {
         self.arena.region().contains(region)
     }
 
-    fn slice(&self, bytes: usize) -> Result<Foreign, Fault> {
+    fn slice(&self, bytes: usize) -> Result<CallerMemory, Fault> {
         let mut slices = lock(&self.slices);
         if slices.closed {
             return Err(Fault::closed());
@@ -123,7 +123,7 @@ impl Lending {
         if self.overflowing.load(Relaxed) {
             slices.count();
             drop(slices);
-            let memory = Arc::new(Foreign::from_vec(vec![0; bytes]));
+            let memory = Arc::new(CallerMemory::from_vec(vec![0; bytes]));
             return Ok(part(&memory, 0..bytes, Box::new(self.lent(None))));
         }
         let mut start = 0;

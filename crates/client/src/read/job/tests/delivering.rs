@@ -4,8 +4,8 @@ use super::*;
 use crate::stats::{Counter, Counters};
 
 /// A job of which everything landed in bytes of its own, each filled with the number of its unit.
-fn landed(items: Vec<ReadItem>, wish: Wish) -> Job {
-    let mut job = job_of(terms(), items, wish);
+fn landed(items: Vec<ReadItem>, request: ReadRequest) -> Job {
+    let mut job = job_of(terms(), items, request);
     for unit in job.waiting() {
         let len = usize::try_from(job.unit(unit).len).unwrap();
         let bytes = vec![u8::try_from(unit).unwrap() + 1; len];
@@ -31,7 +31,7 @@ fn values_come_in_the_order_of_the_items() {
         let items = items
             .map(|(at, len)| item(&format!("k{at}"), DType::U8, *len))
             .collect();
-        let output = landed(items, Wish::default()).deliver();
+        let output = landed(items, ReadRequest::default()).deliver();
         let mut unit = 0;
         for (len, value) in lens.iter().zip(&output.values) {
             assert_eq!(value.buffer.is_some(), 0 < *len);
@@ -50,7 +50,7 @@ fn a_key_that_was_fetched_once_is_delivered_twice() {
         (vec!["a", "b", "a", "b"], vec![1, 2, 1, 2]),
     ] {
         let items = keys.iter().map(|key| item(key, DType::U8, 8)).collect();
-        let mut job = landed(items, Wish::default());
+        let mut job = landed(items, ReadRequest::default());
         job.copy_duplicates();
         let first_bytes: Vec<u8> = job
             .deliver()

@@ -164,7 +164,7 @@ fn a_key_that_is_asked_for_twice_is_fetched_once() {
         (vec!["a", "b", "a", "b", "a"], vec![0, 1], 3),
     ] {
         let items = keys.iter().map(|key| item(key, DType::F32, 8)).collect();
-        let mut job = job_of(terms(), items, Wish::default());
+        let mut job = job_of(terms(), items, ReadRequest::default());
         land(&mut job, TransferMode::Direct);
         assert_eq!(read_again(&mut job), fetched, "{keys:?}");
         assert_eq!(job.duplicate_keys(), duplicates, "{keys:?}");
@@ -184,7 +184,7 @@ fn a_key_that_is_asked_for_as_two_things_is_refused() {
         (packed, true),
     ] {
         let items = Arc::new(Items::new("", vec![item("a", DType::F32, 8), other], true, None));
-        let job = Job::new(terms(), items, Wish::default(), quarantine());
+        let job = Job::new(terms(), items, ReadRequest::default(), quarantine());
         match job.err() {
             None => assert!(!refused),
             Some(ReadError::Call(error)) => {

@@ -118,7 +118,7 @@ fn fresh_memory_is_shared_by_dtype_in_the_order_of_first_use() {
     let dtypes = [DType::F32, DType::I64, DType::F32, DType::I64, DType::U8];
     let items = dtypes.iter().enumerate();
     let items = items.map(|(at, dtype)| item(&format!("k{at}"), *dtype, 8)).collect();
-    let job = job_of(terms(), items, Wish::default());
+    let job = job_of(terms(), items, ReadRequest::default());
     for (units, expected) in [
         (vec![0, 1, 2, 3, 4], vec![vec![0, 2], vec![1, 3], vec![4]]),
         (vec![3, 2, 1], vec![vec![3, 1], vec![2]]),

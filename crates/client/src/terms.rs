@@ -1,8 +1,8 @@
-//! What a read plans by: limits of the engine and of the store's memory, as plain numbers.
+//! What reads and writes plan by: limits of the engine and of the store's memory, as plain numbers.
 
 use tensorlease_arena::plan::GroupLimits;
 
-/// Constant while a read runs.
+/// Constant while a call runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     /// Must memory be registered before the engine transfers to it?
@@ -17,10 +17,12 @@ pub(crate) struct Terms {
     pub(crate) round_bytes: u64,
     /// What one engine call takes.
     pub(crate) call: GroupLimits,
-    /// The least that a call of large objects is worth cutting to, bytes.
+    /// The least that a read call of large objects is worth cutting to, bytes.
     pub(crate) large_read_bytes_min: u64,
+    /// The least that a write call of large objects is worth cutting to, bytes.
+    pub(crate) large_write_bytes_min: u64,
     /// Threads that run engine calls.
-    pub(crate) workers: u64,
+    pub(crate) workers: usize,
     /// Is copying into fresh memory cheaper than registering fresh memory for one transfer?
     pub(crate) copy_is_cheaper: bool,
     /// Tries after the first, for faults that pass.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Caller memory of `len` bytes and whatever keeps it alive. Dropping it drops the owner.
-pub struct Foreign {
+pub struct CallerMemory {
     base: *mut u8,
     len: usize,
     _owner: Box<dyn Send + Sync>,
@@ -14,20 +14,20 @@ pub struct Foreign {
 
 // SAFETY: the owner is Send + Sync by its bound and keeps the memory valid in any thread (`new`'s contract); the type only
 // gives out addresses (crate documentation, rule 1).
-unsafe impl Send for Foreign {}
+unsafe impl Send for CallerMemory {}
 // SAFETY: as for Send.
-unsafe impl Sync for Foreign {}
+unsafe impl Sync for CallerMemory {}
 
-impl std::fmt::Debug for Foreign {
+impl std::fmt::Debug for CallerMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Foreign")
+        f.debug_struct("CallerMemory")
             .field("base", &self.base)
             .field("len", &self.len)
             .finish_non_exhaustive()
     }
 }
 
-impl Foreign {
+impl CallerMemory {
     /// Wraps memory that somebody else made.
     ///
     /// # Safety
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn bytes_of_a_vector_are_read_and_written_in_place() {
-        let foreign = Foreign::from_vec(vec![1, 2, 3, 4]);
+        let foreign = CallerMemory::from_vec(vec![1, 2, 3, 4]);
         copy((&[9u8, 8][..]).into(), &foreign.target(1..3), CopyMode::Cached);
         assert_eq!(foreign.source(0..4).to_vec(), [1, 9, 8, 4]);
     }
@@ -146,7 +146,7 @@ mod tests {
     fn pieces_of_a_mapping_lie_one_after_the_other_and_keep_it() {
         let mapping = Mapping::new(MappingKind::Anonymous, 100).unwrap();
         let base = mapping.region().addr;
-        let mut pieces = Foreign::pieces(mapping, &[10, 0, 30]);
+        let mut pieces = CallerMemory::pieces(mapping, &[10, 0, 30]);
         let places: Vec<(usize, usize)> = pieces.iter().map(|piece| (piece.addr() - base, piece.len())).collect();
         assert_eq!(places, [(0, 10), (10, 0), (10, 30)]);
         let last = pieces.pop().unwrap();
@@ -160,7 +160,7 @@ mod tests {
         let owner = Arc::new(vec![5u8; 10]);
         let base = owner.as_ptr().cast_mut();
         // SAFETY: the vector lives until its last Arc goes, and is only read here.
-        let foreign = unsafe { Foreign::new(base, owner.len(), Box::new(Arc::clone(&owner))) };
+        let foreign = unsafe { CallerMemory::new(base, owner.len(), Box::new(Arc::clone(&owner))) };
         assert_eq!(Arc::strong_count(&owner), 2);
         assert_eq!(foreign.source(0..10).to_vec(), *owner);
         drop(foreign);
