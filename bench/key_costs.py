@@ -14,9 +14,8 @@ import torch
 from bench.engine import Engine
 from tensorlease.bench.column import WrongContents
 from tensorlease.bench.machine import header, require_memory
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import STAGES, timed_call
-from tensorlease.bench.report import Report, engine_line, machine_line, table
+from tensorlease.bench.report import Progress, Report, engine_line, machine_line, table
 from tensorlease.sizes import GIB, format_bytes
 
 # A key, its shape, its tensor and its entries in the engine and the arena.

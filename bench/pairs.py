@@ -11,9 +11,8 @@ from bench.engine import Engine
 from bench.spread import quartiles
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import keeps_last, read_of, require_comparable, warm_then_timed
-from tensorlease.bench.report import Report, engine_line, machine_line, table
+from tensorlease.bench.report import Progress, Report, engine_line, machine_line, table
 from tensorlease.bench.workload import Workload
 from tensorlease.sizes import format_bytes
 

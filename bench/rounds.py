@@ -11,9 +11,8 @@ from bench.engine import Engine
 from bench.lending import BATCH_KEYS, READERS, planned_loans, published_loans, share_bytes
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import STORE_POOL, Readings, alternate, row_of
-from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of
+from tensorlease.bench.report import Progress, Report, TableColumn, count, engine_line, machine_line, table_of
 from tensorlease.bench.workload import Workload
 from tensorlease.sizes import MIB, format_bytes
 

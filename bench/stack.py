@@ -12,9 +12,8 @@ from bench.engine import Engine
 from bench.spread import quartiles, stdev
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import Read, Rows, read_of, warm_then_timed
-from tensorlease.bench.report import Report, engine_line, machine_line, table, times
+from tensorlease.bench.report import Progress, Report, engine_line, machine_line, table, times
 from tensorlease.bench.workload import Workload
 
 

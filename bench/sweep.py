@@ -10,9 +10,8 @@ from bench.engine import Engine
 from bench.lending import planned_loans, share_bytes
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import header
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import BASELINE, STORE_POOL, Readings, alternate, row_of
-from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of
+from tensorlease.bench.report import Progress, Report, TableColumn, count, engine_line, machine_line, table_of
 from tensorlease.bench.workload import Workload
 
 #: `leased` knows no batches: it shows how much the machine drifted from one number of keys to the next.

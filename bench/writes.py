@@ -15,9 +15,8 @@ from bench.batches import rows_of_one_batch
 from bench.engine import Engine
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import add_yardstick, header
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import Reading, timed_call, timing
-from tensorlease.bench.report import Report, TableColumn, count, engine_line, machine_line, table_of, times
+from tensorlease.bench.report import Progress, Report, TableColumn, count, engine_line, machine_line, table_of, times
 from tensorlease.bench.workload import Workload
 from tensorlease.sizes import GIB, format_bytes
 

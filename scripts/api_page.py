@@ -21,8 +21,11 @@ Rendered from the docstrings by `scripts/api_page.py`: edit those. The annotatio
 #: Public functions beside the store: the module, the file and the names.
 OTHER_FUNCTIONS = [
     ("tensorlease.metrics", "metrics.py", ["register"]),
-    ("tensorlease.transfer_queue", "transfer_queue/plugin.py", ["install", "uninstall", "installed"]),
-    ("tensorlease.transfer_queue", "transfer_queue/workers.py", ["runtime_env", "setup_worker"]),
+    (
+        "tensorlease.transfer_queue",
+        "transfer_queue/plugin.py",
+        ["install", "uninstall", "installed", "runtime_env", "setup_worker"],
+    ),
 ]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 #: `:param name:`, `:returns:` or `:raises Kind:` at the beginning of a line, and all that belongs to it.

@@ -25,9 +25,8 @@ from bench.engine import MOONCAKE, Engine
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import add_yardstick, header
 from tensorlease.bench.opening import default_max_bytes
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import timing
-from tensorlease.bench.report import Report, write_json
+from tensorlease.bench.report import Progress, Report, write_json
 from tensorlease.bench.workload import Workload, parse_workload
 from tensorlease.sizes import GIB
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorlease as tl
+from tensorlease import host
 from tensorlease._core import host_socket
 from tensorlease.bench.command import add_reads
-from tensorlease.host import HOST_URL, starts_daemon
 from tensorlease.option_values import size, whole
 from tensorlease.processes import fill_standard_streams
 from tensorlease.store import URL_VARIABLE
@@ -70,10 +70,21 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     command("version", _run_version, "print the version")
-    _add_doctor(
-        command("doctor", _run_doctor, "what would keep a store from working here, and the command that fixes it")
-    )
-    _add_serve(command("serve", _run_serve, "the daemon of this host, whose arena and store all its processes share"))
+    looks = command("doctor", _run_doctor, "what would keep a store from working here, and the command that fixes it")
+    looks.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
+    budget = "budget of the store (default 1GiB)"
+    looks.add_argument("--max-bytes", type=size, default=1 << 30, metavar="SIZE", help=budget)
+    port = "of the Mooncake master, to learn how much memory is free"
+    looks.add_argument("--metrics-port", type=whole(1, 65535), metavar="PORT", help=port)
+    looks.add_argument("--json", **_JSON)
+    serve = command("serve", _run_serve, "the daemon of this host, whose arena and store all its processes share")
+    bound = "bound of all its memory (default: half of what is left here)"
+    serve.add_argument("--max-bytes", type=size, metavar="SIZE", help=bound)
+    place = "where it listens (default: this user's place for host://, whatever TENSORLEASE_URL says)"
+    serve.add_argument("--socket", metavar="PATH", help=place)
+    engine = "what holds the objects: embedded:// (the daemon itself, the default) or mooncake://HOST:PORT?OPTIONS"
+    serve.add_argument("--engine", default="embedded://", metavar="URL", help=engine)
+    serve.add_argument("--keep", action="store_true", help="stay, however long there is no client and no object")
     described = "What the clients of this host's daemon hold and do. A process's own counters are store.stats() there."
     stats = command("stats", _run_stats, "what the clients of this host's daemon hold and do", description=described)
     stats.add_argument("--host", action="store_true", help="of the host's daemon; must be said")
@@ -85,25 +96,6 @@ def parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure this machine")
     add_reads(bench.add_subparsers(required=True, metavar="BENCHMARK"))
     return made
-
-
-def _add_doctor(doctor: argparse.ArgumentParser) -> None:
-    doctor.add_argument("url", nargs="?", metavar="URL", help="default: $TENSORLEASE_URL, else host://")
-    budget = "budget of the store (default 1GiB)"
-    doctor.add_argument("--max-bytes", type=size, default=1 << 30, metavar="SIZE", help=budget)
-    port = "of the Mooncake master, to learn how much memory is free"
-    doctor.add_argument("--metrics-port", type=whole(1, 65535), metavar="PORT", help=port)
-    doctor.add_argument("--json", **_JSON)
-
-
-def _add_serve(serve: argparse.ArgumentParser) -> None:
-    bound = "bound of all its memory (default: half of what is left here)"
-    serve.add_argument("--max-bytes", type=size, metavar="SIZE", help=bound)
-    place = "where it listens (default: this user's place for host://, whatever TENSORLEASE_URL says)"
-    serve.add_argument("--socket", metavar="PATH", help=place)
-    engine = "what holds the objects: embedded:// (the daemon itself, the default) or mooncake://HOST:PORT?OPTIONS"
-    serve.add_argument("--engine", default="embedded://", metavar="URL", help=engine)
-    serve.add_argument("--keep", action="store_true", help="stay, however long there is no client and no object")
 
 
 def _run_version(_: argparse.Namespace) -> int:
@@ -120,19 +112,14 @@ def _run_doctor(options: argparse.Namespace) -> int:
 
 
 def _run_serve(options: argparse.Namespace) -> int:
-    from tensorlease import host
-
     host.serve(socket=options.socket, max_bytes=options.max_bytes, keep=options.keep, engine=options.engine)
     return 0
 
 
 def _run_stats(options: argparse.Namespace) -> int:
-    from tensorlease import host
-
     if not options.host:
-        raise tl.ConfigError(
-            "say `tensorlease stats --host` for this host's daemon; the counters of one process are store.stats() in that process"
-        )
+        one = "the counters of one process are store.stats() in that process"
+        raise tl.ConfigError(f"say `tensorlease stats --host` for this host's daemon; {one}")
     place = _asked_place(options.socket, "tensorlease stats --host")
     try:
         report = host.report(place)
@@ -152,15 +139,13 @@ def _run_stop(options: argparse.Namespace) -> int:
 
 
 def _asked_place(socket: str | None, command: str) -> str:
-    """The socket of the daemon that `command` is about: where the user says, else that of the store that ``tensorlease.open()`` opens here.
-
-    :raises ConfigError: the environment names a store that has no daemon of this host. Another daemon than that of the user's job is not what was meant
-    """
+    """The socket of the daemon that `command` is about: where the user says, else that of the store that ``tensorlease.open()`` opens here."""
     url = os.environ.get(URL_VARIABLE)
-    if socket is not None or not url or starts_daemon(url):
+    if socket is not None or not url or host.starts_daemon(url):
         return host_socket(socket)
-    path = url.removeprefix(HOST_URL).partition("?")[0].rstrip("/")
-    if not url.startswith(HOST_URL) or not path:
+    path = url.removeprefix(host.HOST_URL).partition("?")[0].rstrip("/")
+    # Another daemon than that of the user's job is not what was meant.
+    if not url.startswith(host.HOST_URL) or not path:
         raise tl.ConfigError(
             f"{URL_VARIABLE} is {url!r}, which names no daemon of this host; say --socket PATH, or unset the variable for this user's own "
             f"daemon: env -u {URL_VARIABLE} {command}"

@@ -26,16 +26,18 @@ def resolve(dtype: Any, name: str) -> tuple[str, str]:
     if torch is not None and isinstance(dtype, torch.dtype):
         return _known(str(dtype).removeprefix("torch."), dtype, name), "torch"
     numpy = imported("numpy")
-    if numpy is not None and (isinstance(dtype, numpy.dtype) or _is_scalar_type(numpy, dtype)):
+    kind = dtype if isinstance(dtype, type) else object
+    # The types of ml_dtypes are no numpy.generic, but numpy knows them.
+    is_scalar = kind.__module__ == "ml_dtypes" or (numpy is not None and issubclass(kind, numpy.generic))
+    if numpy is not None and (is_scalar or isinstance(dtype, numpy.dtype)):
         try:
             as_dtype = numpy.dtype(dtype)
         except TypeError:
             # numpy.floating and its like stand for many.
             raise ConfigError(f"dtype of {name} is {shown(dtype)}, which is no one dtype; {_ALLOWED}") from None
         if not as_dtype.isnative:
-            raise ConfigError(
-                f"dtype of {name} is {as_dtype!r}, in the byte order of other machines; use {as_dtype.newbyteorder('=')!r}"
-            )
+            swapped = f"{as_dtype!r}, in the byte order of other machines"
+            raise ConfigError(f"dtype of {name} is {swapped}; use {as_dtype.newbyteorder('=')!r}")
         return _known(as_dtype.name, dtype, name), "numpy"
     raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
 
@@ -60,9 +62,7 @@ def numpy_dtype(name: str) -> Any:
 _NEEDS_ML_DTYPES = frozenset(name for name in _NAMES if name.startswith(("bfloat", "float8_", "float4_")))
 _NOT_IN_NUMPY = frozenset({"complex32"})
 _ALLOWED = (
-    "give a torch or numpy dtype, or its name, out of "
-    + ", ".join(sorted(_NAMES))
-    + " (None: a value that is no tensor)"
+    f"give a torch or numpy dtype, or its name, out of {', '.join(sorted(_NAMES))} (None: a value that is no tensor)"
 )
 
 
@@ -70,10 +70,3 @@ def _known(text: str, dtype: Any, name: str) -> str:
     if text in _NAMES:
         return text
     raise ConfigError(f"dtype of {name} is {shown(dtype)}; {_ALLOWED}")
-
-
-def _is_scalar_type(numpy: Any, dtype: Any) -> bool:
-    if not isinstance(dtype, type):
-        return False
-    # The types of ml_dtypes are no numpy.generic, but numpy knows them.
-    return issubclass(dtype, numpy.generic) or dtype.__module__ == "ml_dtypes"

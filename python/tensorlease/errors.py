@@ -51,14 +51,7 @@ class ArenaExhausted(Error, MemoryError):
 
     def __init__(self, message: str = "", *, asked: int = 0, free: int = 0, largest: int = 0, held: int = 0) -> None:
         super().__init__(message)
-        #: What the call needed.
-        self.asked = asked
-        #: Free in all.
-        self.free = free
-        #: The largest free piece.
-        self.largest = largest
-        #: Held by tensors that are alive.
-        self.held = held
+        self.asked, self.free, self.largest, self.held = asked, free, largest, held
 
 
 class OutOfMemory(Error, MemoryError):

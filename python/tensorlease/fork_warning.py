@@ -27,10 +27,7 @@ _warned: set[str] = set()
 
 
 def watch(store: Watched, *, excluded: bool) -> None:
-    """Counts what the store holds when this process forks.
-
-    :param excluded: a child does not have the memory of its tensors
-    """
+    """Counts what the store holds when this process forks. `excluded`: a child does not have the memory of its tensors."""
     global _process
     if _process != os.getpid():
         # What was inherited belongs to the parent, and must not be touched here.
@@ -40,41 +37,32 @@ def watch(store: Watched, *, excluded: bool) -> None:
     (_excluded if excluded else _inherited).add(store)
 
 
+_MISSING = (
+    "fork while tensors of %d bytes are leased and %d values are viewed whose memory the child does not have: it ends by SIGSEGV where it "
+    'touches one. Start processes that read them by "spawn" (a torch DataLoader: multiprocessing_context="spawn"), or give them copies '
+    "(this warning is given once)"
+)
+#: The kernel copies pinned private pages at fork: for 512 MiB 0.1 to 0.9 s and as much memory were measured on a 2-core machine.
+_PINNED = (
+    "fork while %d bytes are pinned: the kernel copies them into the child, which takes time and memory; "
+    'start processes by "spawn", or open the store with fork="exclude" (this warning is given once)'
+)
+
+
 def _before_fork() -> None:
     if _process != os.getpid():
         return
-    _warn_of_missing_memory()
-    _warn_of_pinned_memory()
+    if _MISSING not in _warned:
+        _warn(_MISSING, sum(int(store.stats()["leased_bytes"]) for store in list(_excluded)), live_views())
+    if _PINNED not in _warned:
+        open_stores = [store for store in list(_inherited) if not store.closed]
+        _warn(_PINNED, sum(int(store.stats()["pinned_bytes"]) for store in open_stores))
 
 
-def _warn_of_missing_memory() -> None:
-    if "missing" in _warned:
-        return
-    leased = sum(int(store.stats()["leased_bytes"]) for store in list(_excluded))
-    views = live_views()
-    if leased or views:
-        _warned.add("missing")
-        _logger.warning(
-            "fork while tensors of %d bytes are leased and %d values are viewed whose memory the child does not have: it ends by SIGSEGV where it "
-            'touches one. Start processes that read them by "spawn" (a torch DataLoader: multiprocessing_context="spawn"), or give them copies '
-            "(this warning is given once)",
-            leased,
-            views,
-        )
-
-
-def _warn_of_pinned_memory() -> None:
-    """The kernel copies pinned private pages at fork: for 512 MiB 0.1 to 0.9 s and as much memory were measured on a 2-core machine."""
-    if "pinned" in _warned:
-        return
-    pinned = sum(int(store.stats()["pinned_bytes"]) for store in list(_inherited) if not store.closed)
-    if pinned:
-        _warned.add("pinned")
-        _logger.warning(
-            "fork while %d bytes are pinned: the kernel copies them into the child, which takes time and memory; "
-            'start processes by "spawn", or open the store with fork="exclude" (this warning is given once)',
-            pinned,
-        )
+def _warn(message: str, *numbers: int) -> None:
+    if any(numbers):
+        _warned.add(message)
+        _logger.warning(message, *numbers)
 
 
 os.register_at_fork(before=_before_fork)

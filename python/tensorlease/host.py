@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import resource
+import select
 import shlex
 import signal
 import subprocess
@@ -13,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 from tensorlease._core import (
@@ -25,7 +26,6 @@ from tensorlease._core import (
     host_silent_seconds,
     host_socket,
 )
-from tensorlease.daemon_log import DaemonLog
 from tensorlease.errors import ConfigError, EngineUnavailable
 from tensorlease.processes import above_standard_streams, end_process, fill_standard_streams
 from tensorlease.sizes import format_bytes
@@ -49,6 +49,8 @@ OWN_STORE = "embedded://"
 ENDED = "tensorlease: the daemon has ended"
 HANGS = "tensorlease: the daemon has ended, and its engine has not closed: a call on it hangs, or whom it asks (Mooncake's master) does not answer"
 EXIT_HANGS = 1
+#: Longest line of a daemon, bytes: a pipe that takes anything takes so much at once.
+LINE_BYTES_MAX = 4000
 #: A daemon that serves looks this often for a signal.
 SIGNAL_SECONDS = 0.1
 
@@ -70,11 +72,7 @@ def starts_daemon(url: str) -> bool:
 
 
 def ensure_daemon() -> None:
-    """Returns when this user's daemon listens. Of all processes that find none, one starts it.
-
-    :raises ConfigError: others could write to the folder of its socket
-    :raises EngineUnavailable: it did not start; the message has what it said
-    """
+    """Returns when this user's daemon listens. Of all processes that find none, one starts it."""
     socket = host_socket(None)
     if host_listens(socket):
         return
@@ -97,20 +95,15 @@ def ensure_daemon() -> None:
 def _start_unless_there(socket: str, until: float) -> None:
     """The process that had the turn before may have started it. One whose socket was removed is named by `open`."""
     hidden_until = time.monotonic() + HIDDEN_SECONDS
-    while not host_listens(socket):
+    while not host_listens(socket) and time.monotonic() <= hidden_until:
         if host_holder(socket) is None:
             _start(socket, until)
-            return
-        if hidden_until < time.monotonic():
             return
         time.sleep(TURN_PAUSE)
 
 
 def _opened(path: Path, flags: int) -> BinaryIO:
-    """A file of this user's beside the socket, made where there is none; a link there is not followed.
-
-    :raises ConfigError: it can't be opened
-    """
+    """A file of this user's beside the socket, made where there is none; a link there is not followed."""
     try:
         opened = above_standard_streams(os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     except OSError as error:
@@ -121,11 +114,10 @@ def _opened(path: Path, flags: int) -> BinaryIO:
 
 def _takes(turn: Any) -> bool:
     """Takes the lock, which ends with the file or the process."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _start(socket: str, until: float) -> None:
@@ -133,19 +125,21 @@ def _start(socket: str, until: float) -> None:
     _started[:] = [started for started in _started if started[1].poll() is None]
     log = Path(socket).with_suffix(".log")
     command = [sys.executable, "-m", "tensorlease", "serve", "--socket", socket]
+    # The daemon runs in another folder, with this very package, wherever it was imported from.
+    package = str(Path(__file__).resolve().parent.parent)
+    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with _opened(log, os.O_RDWR | os.O_APPEND) as output:
-        unwritable = _why_unwritable(output)
+        # The daemon could not say why it does not start.
+        unwritable = None
+        try:
+            output.write(f"tensorlease: process {os.getpid()} starts a daemon\n".encode())
+        except OSError as error:
+            unwritable = error.strerror
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         # A session of its own: what ends the terminal, or this process, does not end the others' daemon.
         try:
-            process = _Started(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                start_new_session=True,
-                env=_environment(),
-            )
+            process = _Started(command, **streams, cwd="/", start_new_session=True, env=environment)
         # Python is embedded in another program, was moved, or no process may be started.
         except OSError as error:
             raise EngineUnavailable(
@@ -168,26 +162,10 @@ def _start(socket: str, until: float) -> None:
         threading.Thread(target=process.wait, name="tensorlease-daemon-end", daemon=True).start()
 
 
-def _why_unwritable(log: BinaryIO) -> str | None:
-    """What keeps a log from being written, if anything does: the daemon could not say why it does not start."""
-    try:
-        log.write(f"tensorlease: process {os.getpid()} starts a daemon\n".encode())
-    except OSError as error:
-        return error.strerror
-    return None
-
-
 def end_started(socket: str) -> None:
     """Ends the daemons at `socket` that this process started, with all that they hold. Others' daemons are theirs."""
     for _, process in [started for started in _started if started[0] == socket]:
         end_process(process)
-
-
-def _environment() -> dict[str, str]:
-    """As here, with this very package, wherever it was imported from: the daemon runs in another folder."""
-    package = str(Path(__file__).resolve().parent.parent)
-    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _tail(log: Path) -> str:
@@ -197,15 +175,12 @@ def _tail(log: Path) -> str:
 
 
 def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str = OWN_STORE) -> None:
-    """Runs a daemon in this process until it is told to end, or nobody needs it and `keep` is False. SIGTERM, Ctrl-C
-    and SIGHUP, where that is not ignored, tell it.
+    """Runs a daemon in this process until SIGTERM, Ctrl-C or SIGHUP, where that is not ignored, or nobody needs it and `keep` is False.
 
     :param socket: where it listens; None: this user's place
     :param max_bytes: bound of all memory that it hands out; None: half of what the machine has left
     :param engine: URL of what holds the objects. With another than the daemon's own store it stays until it is told to end: it can't know whether
         others need the objects that it has a part in
-    :raises ConfigError: the socket or the size can't be had, or the engine is none for a daemon; the message says why
-    :raises EngineUnavailable: one runs there already, or the engine does not answer
     """
     fill_standard_streams()
     _raise_limits()
@@ -222,19 +197,55 @@ def serve(*, socket: str | None, max_bytes: int | None, keep: bool, engine: str 
     output.say(ENDED)
 
 
+class DaemonLog(logging.Handler):
+    """What a daemon says, as lines on a descriptor: a full disk, or an output that is closed or not read, ends no daemon. What can't be written at once is dropped; the next line that can be says how many were."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(logging.WARNING)
+        self._descriptor = descriptor
+        self.dropped = 0
+
+    def say(self, line: str) -> None:
+        """Writes one line, or drops it. Never waits, and never raises."""
+        text = os.fsencode(line)[:LINE_BYTES_MAX] + b"\n"
+        with self.lock or contextlib.nullcontext():
+            if self.dropped:
+                text = b"tensorlease: %d lines before this one could not be written\n" % self.dropped + text
+            self.dropped = 0 if self._written(text) else self.dropped + 1
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.say(self.format(record))
+        except Exception:  # noqa: BLE001 - what `logging` asks of a handler
+            self.handleError(record)
+
+    @contextlib.contextmanager
+    def of_this_package(self) -> Iterator[None]:
+        """Warnings and errors of this package go here."""
+        logger = logging.getLogger("tensorlease")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+    def _written(self, text: bytes) -> bool:
+        try:
+            looked = select.poll()
+            looked.register(self._descriptor, select.POLLOUT)
+            # A pipe that nobody reads would hold the daemon until somebody does.
+            if not any(events & select.POLLOUT for _, events in looked.poll(0)):
+                return False
+            return os.write(self._descriptor, text) == len(text)
+        except OSError:
+            return False
+
+
 def _raise_limits() -> None:
-    """To what this process may have: two descriptors and a thread per client, a mapping as long as the arena, files in
-    memory of that length, pages locked for an engine, and no end by time. The process that starts the daemon may have
-    lowered them for itself, and the daemon serves all."""
-    for limit in (
-        resource.RLIMIT_NOFILE,
-        resource.RLIMIT_AS,
-        resource.RLIMIT_FSIZE,
-        resource.RLIMIT_DATA,
-        resource.RLIMIT_MEMLOCK,
-        resource.RLIMIT_NPROC,
-        resource.RLIMIT_CPU,
-    ):
+    """To what this process may have: two descriptors and a thread per client, and mappings, files in memory and locked pages as long as the arena.
+    The process that starts the daemon may have lowered them for itself, and the daemon serves all."""
+    for name in ("NOFILE", "AS", "FSIZE", "DATA", "MEMLOCK", "NPROC", "CPU"):
+        limit = getattr(resource, f"RLIMIT_{name}")
         _, most = resource.getrlimit(limit)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (most, most))
@@ -242,18 +253,13 @@ def _raise_limits() -> None:
 
 @contextlib.contextmanager
 def _told_to_end() -> Iterator[list[int]]:
-    """A list that gets the signal which asks the process to end. What the process was started with blocked is not any
-    more."""
+    """A list that gets the signal which asks the process to end. What the process was started with blocked is not any more."""
     told: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        told.append(number)
-
     asking = [signal.SIGTERM, signal.SIGINT]
     # `nohup` means that one.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         asking.append(signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in asking}
+    before = {number: signal.signal(number, lambda number, _: told.append(number)) for number in asking}
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     try:
         yield told
@@ -263,11 +269,7 @@ def _told_to_end() -> Iterator[list[int]]:
 
 
 def report(socket: str | None) -> dict[str, Any]:
-    """Who holds what of a host's arena: numbers of the daemon, and under ``clients`` a dict for each connection but the
-    one that asks.
-
-    :raises EngineUnavailable: no daemon listens there
-    """
+    """Who holds what of a host's arena: numbers of the daemon, and under ``clients`` a dict for each connection but the one that asks."""
     return host_report(host_socket(socket))
 
 
@@ -296,12 +298,11 @@ def report_text(report: dict[str, Any]) -> str:
         lines.insert(1, f"quarantined: {quarantined} of clients that are gone, {late} of it until the daemon ends")
     for client in report["clients"]:
         age = max(client["age_seconds"], 0.001)
-        lines.append(
-            f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {format_bytes(client['arena_bytes']):>12} "
-            f"{format_bytes(client['pinned_bytes']):>12} {format_bytes(client['in_flight_bytes']):>12} {format_bytes(client['late_bytes']):>12} "
-            f"{format_bytes(client['read_bytes'] / age) + '/s':>14} {format_bytes(client['written_bytes'] / age) + '/s':>14}  "
-            + ("cut off, waits for the end of its process" if client["cut_off"] else "connected")
-        )
+        held = [format_bytes(client[f"{what}_bytes"]) for what in ("arena", "pinned", "in_flight", "late")]
+        rates = [format_bytes(client[f"{what}_bytes"] / age) + "/s" for what in ("read", "written")]
+        sizes = " ".join([f"{size:>12}" for size in held] + [f"{rate:>14}" for rate in rates])
+        state = "cut off, waits for the end of its process" if client["cut_off"] else "connected"
+        lines.append(f"{client['pid']:>9} {client['age_seconds']:>6.0f} s {sizes}  {state}")
     if report["namespaces"]:
         lines.append(f"{'objects':>9} {'bytes':>21}  namespace")
         lines += [f"{objects:>9} {format_bytes(count):>21}  {name}" for name, objects, count in namespace_rows(report)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -20,13 +21,7 @@ END_SECONDS = 20.0
 
 
 def stop(place: str, *, asks: bool) -> bool:
-    """Ends the daemon at a socket, and says so. False: the user did not want it after all.
-
-    :param place: where it listens
-    :param asks: ask on the terminal first, where something is lost or may be
-    :raises ConfigError: it is to ask, and there is no terminal
-    :raises EngineUnavailable: the daemon can't be told from other processes, or does not end
-    """
+    """Ends the daemon at a socket, and says so. False: the user, who is asked first where something may be lost, did not want it."""
     found = _found(place)
     if found is None:
         print(f"no daemon runs at {place}")
@@ -56,9 +51,8 @@ def _found(place: str) -> tuple[int, str, bool] | None:
         if process is None:
             raise
         if process == 0:
-            raise EngineUnavailable(
-                f"{error}. Its lock does not say which process it is (`fuser {place}.lock` may): end that with `kill`"
-            ) from error
+            end = f"Its lock does not say which process it is (`fuser {place}.lock` may): end that with `kill`"
+            raise EngineUnavailable(f"{error}. {end}") from error
         return process, f"The daemon at {place} is process {process}. What it holds can't be asked: {error}", True
     if not told["clients"] and not told["objects"] and is_own_store(told):
         return told["pid"], f"The daemon at {place} (process {told['pid']}) has no object and no client.", False
@@ -74,9 +68,8 @@ def _held(place: str, told: dict[str, Any]) -> str:
         if any(row["namespace"] for row in told["namespaces"]):
             lines += [f"    {objects} of {format_bytes(count)} in namespace {name}" for name, objects, count in rows]
     else:
-        lines.append(
-            f"  what lies in its own segment of {told['engine']}, and the calls on that which it runs for its clients"
-        )
+        own = f"what lies in its own segment of {told['engine']}"
+        lines.append(f"  {own}, and the calls on that which it runs for its clients")
     clients = counted(len(told["clients"]), "client")
     lines.append(f"  the connections of {clients}; their calls fail, what they have leased stays readable")
     for client in told["clients"]:
@@ -89,13 +82,11 @@ def _held(place: str, told: dict[str, Any]) -> str:
 
 def _agreed() -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError(
-            "tensorlease stop asks before it ends a daemon, and there is no terminal to ask on: say --yes"
-        )
-    try:
+        silent = "there is no terminal to ask on: say --yes"
+        raise ConfigError(f"tensorlease stop asks before it ends a daemon, and {silent}")
+    with contextlib.suppress(EOFError):
         return input("End it? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
+    return False
 
 
 class _Watched:
@@ -108,26 +99,20 @@ class _Watched:
         self._descriptor = -1
 
     def __enter__(self) -> _Watched:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self._descriptor = os.pidfd_open(self._process)
-        except ProcessLookupError:
-            raise self._elsewhere() from None
-        if not holds_open(self._process, Path(f"{self._place}.lock")):
+            if holds_open(self._process, Path(f"{self._place}.lock")):
+                return self
             os.close(self._descriptor)
-            raise self._elsewhere()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def _elsewhere(self) -> EngineUnavailable:
-        return EngineUnavailable(
+        raise EngineUnavailable(
             f"the daemon at {self._place} says that it is process {self._process}, and here that is none, or another: "
             "it has ended just now, or runs in another PID namespace (a container); end it there"
         )
 
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
     def end(self) -> None:
-        """:raises EngineUnavailable: it does not end in time"""
         # A stopped process takes no SIGTERM before it goes on.
         for number in (signal.SIGTERM, signal.SIGCONT):
             try:

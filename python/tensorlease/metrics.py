@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import weakref
@@ -149,10 +150,12 @@ class StoreCollector:
             store = watched.store()
             if store is None:
                 continue
-            numbers = _numbers(store)
-            is_open = numbers is not None and not store.closed
+            numbers, is_open = dict[str, float](), False
+            # A store of the process that this one was forked from has none.
+            with contextlib.suppress(Error):
+                numbers, is_open = store.stats(), not store.closed
             families[OPEN_METRIC].add_sample(OPEN_METRIC, watched.labels, float(is_open))
-            for name, number in (numbers or {}).items():
+            for name, number in numbers.items():
                 if (family := families.get(PREFIX + name)) is not None:
                     sample = PREFIX + name if name in HELD_NOW else f"{PREFIX}{name}_total"
                     family.add_sample(sample, watched.labels, number)
@@ -180,13 +183,11 @@ def register(
     if not isinstance(store, Store):
         raise ConfigError(f"register takes a store, not {with_article(type(store).__name__)}")
     if registry is not None and not isinstance(registry, CollectorRegistry):
-        raise ConfigError(
-            f"registry is {with_article(type(registry).__name__)}; give a CollectorRegistry of prometheus_client, or None"
-        )
+        given = with_article(type(registry).__name__)
+        raise ConfigError(f"registry is {given}; give a CollectorRegistry of prometheus_client, or None")
     if labels is not None and not isinstance(labels, Mapping):
-        raise ConfigError(
-            f'labels is {with_article(type(labels).__name__)}; give a dictionary, such as {{"role": "trainer"}}'
-        )
+        given = with_article(type(labels).__name__)
+        raise ConfigError(f'labels is {given}; give a dictionary, such as {{"role": "trainer"}}')
     return _collector_of(REGISTRY if registry is None else registry).watch(store, _checked(labels or {}))
 
 
@@ -242,11 +243,3 @@ def _families() -> dict[str, Metric]:
 
 def _unit(name: str) -> str:
     return next((unit for unit in _UNITS if name.endswith("_" + unit)), "")
-
-
-def _numbers(store: Store) -> Mapping[str, float] | None:
-    """None where the store belongs to the process that this one was forked from."""
-    try:
-        return store.stats()
-    except Error:
-        return None

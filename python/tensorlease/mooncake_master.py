@@ -23,10 +23,7 @@ _given: set[int] = set()
 
 
 def master_binary() -> Path:
-    """The ``mooncake_master`` of the installed package.
-
-    :raises ConfigError: there is none; the message says what to install
-    """
+    """The ``mooncake_master`` of the installed package. A ConfigError where there is none says what to install."""
     spec = importlib.util.find_spec("mooncake")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         binary = Path(folder) / "mooncake_master"
@@ -46,7 +43,12 @@ def free_port(host: str = HOST) -> int:
 
     It prefers ports outside the kernel's own range: no outgoing connection takes one of those before the caller listens on it.
     """
-    quiet = (random.choice(_QUIET_PORTS) for _ in range(1000 if _quiet() else 0))
+    is_quiet = False
+    with contextlib.suppress(OSError):
+        # Does the kernel leave those ports alone?
+        lowest, highest = (int(port) for port in _KERNELS_PORTS.read_text().split())
+        is_quiet = _QUIET_PORTS[-1] < lowest or highest < _QUIET_PORTS[0]
+    quiet = (random.choice(_QUIET_PORTS) for _ in range(1000 if is_quiet else 0))
     for port in itertools.chain(quiet, itertools.repeat(0, 1000)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((host, port))
@@ -55,11 +57,3 @@ def free_port(host: str = HOST) -> int:
                 _given.add(free)
                 return free
     raise EngineUnavailable(f"there is no free port at {host or 'any address'}")
-
-
-def _quiet() -> bool:
-    """Does the kernel leave those ports alone?"""
-    with contextlib.suppress(OSError):
-        lowest, highest = (int(port) for port in _KERNELS_PORTS.read_text().split())
-        return _QUIET_PORTS[-1] < lowest or highest < _QUIET_PORTS[0]
-    return False

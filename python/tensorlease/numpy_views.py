@@ -17,10 +17,7 @@ class View(np.ndarray):
     __slots__ = ()
 
     def __dlpack__(self, **asked: Any) -> Any:
-        """For frameworks that take arrays of others.
-
-        :raises BufferError: the one that asks could write into the array, and would not be told that it must not
-        """
+        """For frameworks that take arrays of others. A BufferError for one that could write into it, and would not be told that it must not."""
         if self.flags.writeable:
             return super().__dlpack__(**asked)
         if asked.get("copy"):

@@ -5,7 +5,6 @@ import fcntl
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,20 @@ def end_process(process: subprocess.Popen[Any], seconds: float = END_SECONDS) ->
 
 def is_stopped(pid: int) -> bool:
     """Does each of its threads stand still (SIGSTOP)?"""
-    states = list(_thread_states(pid))
-    return bool(states) and all(state == "T" for state in states)
+    states = []
+    for thread in _listed(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            # The state stands behind the name, which ends with the last bracket.
+            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return set(states) == {"T"}
 
 
 def holds_open(pid: int, path: Path) -> bool:
     """Has the process this very file open? Also one that was removed since."""
-    try:
+    facts = None
+    with contextlib.suppress(OSError):
         facts = os.stat(path)
-    except OSError:
-        facts = None
-    for descriptor in _descriptors(pid):
+    for descriptor in _listed(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             if facts is not None and os.path.samestat(os.stat(descriptor), facts):
                 return True
@@ -51,52 +53,30 @@ def holds_open(pid: int, path: Path) -> bool:
     return False
 
 
-def _descriptors(pid: int) -> list[str]:
-    folder = f"/proc/{pid}/fd"
-    try:
-        return [f"{folder}/{descriptor}" for descriptor in os.listdir(folder)]
-    except OSError:
-        return []
-
-
-def _thread_states(pid: int) -> Iterator[str]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for thread in threads:
-        with contextlib.suppress(OSError):
-            # The state stands behind the name, which ends with the last bracket.
-            yield Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+def _listed(folder: str) -> list[Path]:
+    """What is in a folder; nothing where it can't be read."""
+    with contextlib.suppress(OSError):
+        return list(Path(folder).iterdir())
+    return []
 
 
 def listens_at(process: subprocess.Popen[Any], port: int) -> bool:
     """Is it this process that takes TCP connections at the port? Somebody else may, where it could not."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
-    for descriptor in _descriptors(process.pid):
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            for fields in map(str.split, lines):
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{fields[9]}]")
+    for descriptor in _listed(f"/proc/{process.pid}/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(descriptor) in sockets:
                 return True
     return False
 
 
-def _listening(port: int) -> list[str]:
-    """The kernel's numbers of the sockets that take TCP connections at a port."""
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table) as lines:
-            for line in lines:
-                fields = line.split()
-                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.append(fields[9])
-    return found
-
-
 def fill_standard_streams() -> None:
-    """Opens the null device for each standard stream that is closed: nothing that is opened later takes its number.
-
-    For processes of this package's own. Others may have closed theirs on purpose, to open something else there.
-    """
+    """Opens the null device for each standard stream that is closed, in a process of this package's own: nothing opened later takes its number."""
     while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < FIRST:
         os.set_inheritable(opened, True)
     os.close(opened)

@@ -34,6 +34,10 @@ _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
 #: Arguments by name, which go on to the core as they are.
 _How = dict[str, Any]
+#: Keys, shape and dtype of each field.
+_Fields = Mapping[str, tuple[Iterable[str], Any, Any]]
+#: What `put` returned for each key.
+_Metas = Iterable[dict[str, int] | None]
 
 
 def open(  # noqa: A001 - `tensorlease.open` reads like the built-in it stands beside
@@ -111,9 +115,8 @@ class Store:
     """
 
     def __init__(self, *_arguments: Any, **_settings: Any) -> None:
-        raise ConfigError(
-            "a Store is made by tensorlease.open(url, ...), which checks the options and fills in the rest"
-        )
+        how = "which checks the options and fills in the rest"
+        raise ConfigError(f"a Store is made by tensorlease.open(url, ...), {how}")
 
     def _start(self, url: str, settings: dict[str, Any]) -> None:
         set_log_level(_logger.getEffectiveLevel())
@@ -123,9 +126,7 @@ class Store:
         self._async_calls = AsyncCalls(settings["readers"], self._core)
         fork_warning.watch(self, excluded=settings["fork"] == "exclude" or self._url.startswith("host:"))
         # Also closes at the end of the interpreter, and when the last reference goes.
-        self._finalizer = weakref.finalize(self, _finish, self._core, self._async_calls)
-
-    # ---- writing ------------------------------------------------------------------------------------------------------------
+        self._finalizer = weakref.finalize(self, _close, self._core, self._async_calls, EXIT_SECONDS)
 
     def put(
         self,
@@ -167,14 +168,12 @@ class Store:
         """
         return self._core.empty(shape, dtype, timeout=timeout)
 
-    # ---- reading ------------------------------------------------------------------------------------------------------------
-
     def get(
         self,
         keys: Iterable[str],
         shapes: Iterable[Any] | None = None,
         dtypes: Any = None,
-        custom_backend_meta: Iterable[dict[str, int] | None] | None = None,
+        custom_backend_meta: _Metas | None = None,
         delivery: str | None = None,
         timeout: float | None = None,
         *,
@@ -227,11 +226,7 @@ class Store:
         return batch
 
     def get_batches(
-        self,
-        fields: Mapping[str, tuple[Iterable[str], Any, Any]],
-        *,
-        delivery: str | None = None,
-        timeout: float | None = None,
+        self, fields: _Fields, *, delivery: str | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
         """Reads several batches, ``{field: (keys, shape, dtype)}``, in one request.
 
@@ -260,24 +255,20 @@ class Store:
             self._core.get_into(keys, tensors, direct=direct, timeout=timeout, interrupt=None)
 
     def _batches(
-        self,
-        fields: Mapping[str, tuple[Iterable[str], Any, Any]],
-        delivery: str | None,
-        timeout: float | None,
-        interrupt: Interrupt | None,
+        self, fields: _Fields, delivery: str | None, timeout: float | None, interrupt: Interrupt | None
     ) -> dict[str, Any]:
         if not isinstance(fields, Mapping):
-            raise ConfigError(
-                f"get_batches takes a dict of field to (keys, shape, dtype), not {with_article(type(fields).__name__)}"
-            )
+            given = with_article(type(fields).__name__)
+            raise ConfigError(f"get_batches takes a dict of field to (keys, shape, dtype), not {given}")
         wanted = [_field(name, field) for name, field in fields.items()]
         batches = self._core.get_batches(wanted, delivery=delivery, timeout=timeout, interrupt=interrupt)
-        return {
-            name: _jagged(batch) if isinstance(batch, tuple) else batch
-            for name, batch in zip(fields, batches, strict=True)
-        }
+        made = dict(zip(fields, batches, strict=True))
+        for name, batch in made.items():
+            if isinstance(batch, tuple):
+                from tensorlease.torch_values import jagged
 
-    # ---- keys ---------------------------------------------------------------------------------------------------------------
+                made[name] = jagged(*batch)
+        return made
 
     def contains(self, keys: Iterable[str], *, timeout: float | None = None) -> list[bool]:
         """Says which keys are there: one bool per key, in their order.
@@ -332,7 +323,7 @@ class Store:
         keys: Iterable[str],
         shapes: Iterable[Any] | None = None,
         dtypes: Any = None,
-        custom_backend_meta: Iterable[dict[str, int] | None] | None = None,
+        custom_backend_meta: _Metas | None = None,
         delivery: str | None = None,
         timeout: float | None = None,
         *,
@@ -351,11 +342,7 @@ class Store:
         return (await self._run(lambda interrupt: self._batches(field, delivery, timeout, interrupt)))[""]
 
     async def aget_batches(
-        self,
-        fields: Mapping[str, tuple[Iterable[str], Any, Any]],
-        *,
-        delivery: str | None = None,
-        timeout: float | None = None,
+        self, fields: _Fields, *, delivery: str | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
         """``get_batches`` for asyncio."""
         return await self._run(lambda interrupt: self._batches(fields, delivery, timeout, interrupt))
@@ -380,8 +367,6 @@ class Store:
 
     def _run(self, call: Callable[[Interrupt], _Result]) -> Awaitable[_Result]:
         return self._async_calls.run(call)
-
-    # ---- the store itself ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, float]:
         """Returns the counters since open: flat, numbers only, with the unit in the name. It also answers after ``close``.
@@ -433,9 +418,8 @@ class Store:
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[str, dict[str, Any]]]:
         """Pickles as URL and settings; unpickling opens it again."""
         if self._url.startswith("embedded:"):
-            raise ConfigError(
-                f"a store of {self._url} can't be pickled: its objects are private to this open; use an engine that processes share"
-            )
+            private = f"a store of {self._url} can't be pickled: its objects are private to this open"
+            raise ConfigError(f"{private}; use an engine that processes share")
         return _started, (self._url, self._settings)
 
 
@@ -475,10 +459,6 @@ def _opened(url: str, settings: dict[str, Any]) -> CoreStore:
     return CoreStore.open(url, **settings)
 
 
-def _finish(core: CoreStore, async_calls: AsyncCalls) -> None:
-    _close(core, async_calls, EXIT_SECONDS)
-
-
 def _close(core: CoreStore, async_calls: AsyncCalls, timeout: float) -> None:
     async_calls.stop()
     # In a forked child there is nothing to close: the store is its parent's.
@@ -494,12 +474,6 @@ def _field(name: str, field: Any) -> tuple[str, Any, Any, Any]:
     # `get_batch` has the one field without a name.
     about = "" if isinstance(name, str) and not name else f" of field {shown(name)}"
     return about, keys, shape, dtype
-
-
-def _jagged(parts: tuple[Any, Any, int, int]) -> Any:
-    from tensorlease.torch_values import jagged
-
-    return jagged(*parts)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,6 @@
 """torch tensors on their way into the store, and jagged batches on their way out. Only imported where torch is installed."""
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,38 +16,35 @@ def prepare(tensor: Any, name: str) -> Any:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise OutOfMemory(
-                f"{name} is a tensor that has to be copied first, and this process has no memory left"
-            ) from error
+            copied = f"{name} is a tensor that has to be copied first"
+            raise OutOfMemory(f"{copied}, and this process has no memory left") from error
         # Subclasses and tensors inside torch's transforms may raise anything.
         raise ConfigError(f"{name} is a tensor whose values can't be read: {error}; put a plain tensor") from error
 
 
-def _prepare(tensor: Any, name: str) -> Any:
+def _refusal(tensor: Any) -> str | None:
+    """What keeps a tensor from being stored, and what to put instead. None: nothing does."""
     if _is_a("DTensor", tensor):
-        raise ConfigError(
-            f"{name} is a DTensor, a part of a tensor that is spread over processes; put tensor.to_local() for this process's part, or "
-            "tensor.full_tensor() for the whole"
-        )
+        parts = "put tensor.to_local() for this process's part, or tensor.full_tensor() for the whole"
+        return f"is a DTensor, a part of a tensor that is spread over processes; {parts}"
     if tensor.is_nested:
-        raise ConfigError(f"{name} is a nested tensor; put its rows under a key each: put(keys, list(tensor.unbind()))")
+        return "is a nested tensor; put its rows under a key each: put(keys, list(tensor.unbind()))"
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
-        raise ConfigError(
-            f"{name} is a tensor of layout {layout}; put tensor.to_dense(), or its parts under a key each"
-        )
+        return f"is a tensor of layout {layout}; put tensor.to_dense(), or its parts under a key each"
     if tensor.is_quantized:
-        raise ConfigError(
-            f"{name} is a quantized tensor; put tensor.int_repr() and keep scale and zero point beside it, or tensor.dequantize()"
-        )
+        dense = "tensor.int_repr() and keep scale and zero point beside it, or tensor.dequantize()"
+        return f"is a quantized tensor; put {dense}"
     if _is_a("FakeTensor", tensor):
-        raise ConfigError(f"{name} is a fake tensor, which has no values; put a real one")
+        return "is a fake tensor, which has no values; put a real one"
     if tensor.device.type == "meta":
-        raise ConfigError(
-            f"{name} is on the meta device, where tensors have no values; put one with values, on the CPU"
-        )
-    if tensor.device.type != "cpu":
-        raise ConfigError(f"{name} is on {tensor.device}; move it first: tensor.cpu()")
+        return "is on the meta device, where tensors have no values; put one with values, on the CPU"
+    return None if tensor.device.type == "cpu" else f"is on {tensor.device}; move it first: tensor.cpu()"
+
+
+def _prepare(tensor: Any, name: str) -> Any:
+    if (refusal := _refusal(tensor)) is not None:
+        raise ConfigError(f"{name} {refusal}")
     plain = _as_plain(tensor.detach()).resolve_conj().resolve_neg()
     _require_memory(plain, name)
     return plain.contiguous()
@@ -78,24 +73,16 @@ def bytes_of(tensor: Any) -> Any:
 
 def jagged(values: Any, offsets: Any, length_min: int, length_max: int) -> Any:
     """One nested tensor over `values`, without a copy."""
-    # Without the lengths, padding would pad to the length of all rows together.
-    with _quiet_first_import():
-        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
-
-
-@contextlib.contextmanager
-def _quiet_first_import() -> Iterator[None]:
-    """torch's first nested tensor imports its tracer, which then warns about a function that nobody here calls."""
+    # torch's first nested tensor imports its tracer, which then warns about a function that nobody here calls.
     logger = logging.getLogger("torch.fx._symbolic_trace")
-    logger.addFilter(_drop)
+    # Of a filter for another logger nothing passes.
+    quiet = logging.Filter("nothing")
+    logger.addFilter(quiet)
     try:
-        yield
+        # Without the lengths, padding would pad to the length of all rows together.
+        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=length_min, max_seqlen=length_max)
     finally:
-        logger.removeFilter(_drop)
-
-
-def _drop(_record: logging.LogRecord) -> bool:
-    return False
+        logger.removeFilter(quiet)
 
 
 def written(tensors: list[Any]) -> None:

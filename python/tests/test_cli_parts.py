@@ -22,9 +22,8 @@ from bench.stored_report import read_json
 from tensorlease.bench.column import Column, WrongContents
 from tensorlease.bench.machine import available_bytes, require_memory
 from tensorlease.bench.opening import default_max_bytes, engine_for
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import require_comparable
-from tensorlease.bench.report import TableColumn, engine_line, judged, table, table_of, write_json
+from tensorlease.bench.report import Progress, TableColumn, engine_line, judged, table, table_of, write_json
 from tensorlease.bench.workload import Workload, parse_workload
 from tensorlease.option_values import size_bytes
 from tensorlease.sizes import format_bytes

@@ -13,7 +13,7 @@ import pytest
 from conftest import RunPython
 
 import tensorlease as tl
-from tensorlease import codec, codec_format
+from tensorlease import codec
 
 WRAPS: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda value: (value,),
@@ -57,22 +57,22 @@ def bytes_of(value: Any) -> bytes:
 
 def object_of(tree: bytes) -> bytes:
     """The bytes of an object with this tree and no segments."""
-    return codec_format.HEAD.pack(codec_format.MAGIC, codec_format.VERSION, 0, len(tree)) + tree
+    return codec.HEAD.pack(codec.MAGIC, codec.VERSION, 0, len(tree)) + tree
 
 
 @pytest.mark.parametrize("kind", ["tuple", "list", "dict", "frozenset"])
 def test_a_value_as_deep_as_the_limit_comes_back_and_a_deeper_one_is_refused(store: tl.Store, kind: str) -> None:
-    store.put(["a"], [wrapped(kind, codec_format.LEVELS_MAX)])
-    assert depth(store.get(["a"])[0]) == codec_format.LEVELS_MAX
+    store.put(["a"], [wrapped(kind, codec.LEVELS_MAX)])
+    assert depth(store.get(["a"])[0]) == codec.LEVELS_MAX
     store.put(["a"], ["before"])
-    for levels in (codec_format.LEVELS_MAX + 1, 20 * codec_format.LEVELS_MAX):
+    for levels in (codec.LEVELS_MAX + 1, 20 * codec.LEVELS_MAX):
         with pytest.raises(tl.ConfigError, match='"a".*(levels|too deep)'):
             store.put(["a"], [wrapped(kind, levels)])
     assert store.get(["a"]) == ["before"]
 
 
 def test_arrays_of_objects_inside_each_other_count_for_ten_levels(store: tl.Store) -> None:
-    most = codec_format.LEVELS_MAX // 10
+    most = codec.LEVELS_MAX // 10
     store.put(["a"], [wrapped("objects", most)])
     assert depth(store.get(["a"])[0]) == most
     with pytest.raises(tl.ConfigError, match="levels"):
@@ -197,7 +197,7 @@ def nested_objects(levels: int) -> bytes:
 def test_foreign_bytes_of_any_depth_are_a_typed_error(kind: str) -> None:
     # Extension values that hold nothing but each other are wrong in another way first.
     said = "not iterable|levels" if kind == "extensions" else "levels"
-    for levels in (codec_format.LEVELS_MAX + 1, 5000, 20_000):
+    for levels in (codec.LEVELS_MAX + 1, 5000, 20_000):
         with pytest.raises(tl.CodecError, match=f"'key'.*({said})"):
             codec.decode(object_of(FOREIGN[kind](levels)), "key", False)
 
@@ -226,7 +226,7 @@ def test_the_count_of_extension_values_is_that_of_msgpack() -> None:
 
     generator = random.Random(3)
     for _ in range(300):
-        tree = bytes_of(made(generator, 5))[codec_format.HEAD.size :]
+        tree = bytes_of(made(generator, 5))[codec.HEAD.size :]
         found = 0
 
         def count(code: int, data: bytes) -> Any:
@@ -244,7 +244,7 @@ ON_A_SMALL_STACK = """
 import sys, threading
 sys.path.insert(0, "tests")
 import test_deep_values as deep, tensorlease as tl
-from tensorlease import codec, codec_format
+from tensorlease import codec
 import random
 failed = []
 def work():

@@ -192,7 +192,7 @@ def test_a_daemon_whose_output_cannot_be_written_serves_and_ends_in_order(folder
 
 
 def test_a_log_says_how_many_lines_were_lost() -> None:
-    from tensorlease.daemon_log import DaemonLog
+    from tensorlease.host import DaemonLog
 
     reading, writing = full_pipe()
     log = DaemonLog(writing)

@@ -12,7 +12,7 @@ import torch
 from tensors import assert_same, filled
 
 import tensorlease as tl
-from tensorlease import codec, codec_format
+from tensorlease import codec
 
 PLAIN = [
     None,
@@ -252,7 +252,7 @@ def test_a_stored_dtype_with_objects_is_refused() -> None:
     import msgpack
 
     tree = msgpack.packb(msgpack.ExtType(5, msgpack.packb([0, "|O", [1]])))
-    data = codec_format.HEAD.pack(b"TLV", 1, 1, len(tree)) + (8).to_bytes(8, "little") + tree
+    data = codec.HEAD.pack(b"TLV", 1, 1, len(tree)) + (8).to_bytes(8, "little") + tree
     data += bytes(-len(data) % 64) + b"\x41" * 8
     with pytest.raises(tl.CodecError, match="objects"):
         codec.decode(data, "key", False)

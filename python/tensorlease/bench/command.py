@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # The names of `reading.MODES`, repeated because that module needs torch and `--help` must not.
 MODE_NAMES = ("register-per-call", "copied", "store-pool", "leased", "batch", "loop", "auto")
 SHARES = ("half", "quarter")
+_SHARES_TOLD = "half (the reference) or quarter (its first submission)"
 FOUR_SHAPES = "64x16MiB,1024x1MiB,4096x1MiB,16384x64KiB"
 _DEFAULT_MODES = "register-per-call,copied,leased,batch,loop"
 
@@ -31,43 +32,26 @@ mode_name = one_of(MODE_NAMES, "mode")
 share_name = one_of(SHARES, "share")
 workload = checked(parse_workload)
 
+
+def _option(kind: Callable[[str], Any], metavar: str, told: str, default: object = None) -> dict[str, Any]:
+    shown = told if default is None else f"{told} (default %(default)s)"
+    return {"type": kind, "metavar": metavar, "help": shown, "default": default}
+
+
 #: Options as argparse takes them; their defaults are those of `reads`.
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "--engine": {"default": "embedded://", "metavar": "URL", "help": "URL of the store (default %(default)s)"},
-    "--readers": {"type": whole(1), "default": 4, "metavar": "N", "help": "threads that read (default %(default)s)"},
-    "--seed": {"type": whole(0), "default": 0, "metavar": "N", "help": "of contents and order (default %(default)s)"},
-    "--json": {"type": Path, "metavar": "FILE", "help": "write the figures; kept in part when the run is interrupted"},
+    "--engine": _option(str, "URL", "URL of the store", "embedded://"),
+    "--readers": _option(whole(1), "N", "threads that read", 4),
+    "--seed": _option(whole(0), "N", "of contents and order", 0),
+    "--json": _option(Path, "FILE", "write the figures; kept in part when the run is interrupted"),
     "--check": {"action": "store_true", "help": "compare with the promised figures; exit status 1 on a miss"},
-    "--shapes": {
-        "type": list_of(workload),
-        "default": FOUR_SHAPES,
-        "metavar": "LIST",
-        "help": "COUNTxSIZE (default %(default)s)",
-    },
-    "--modes": {
-        "type": list_of(mode_name),
-        "default": _DEFAULT_MODES,
-        "metavar": "LIST",
-        "help": f"of {', '.join(MODE_NAMES)} (default %(default)s)",
-    },
-    "--reps": {"type": whole(1), "default": 10, "metavar": "N", "help": "timed calls per mode (default %(default)s)"},
-    "--max-bytes": {
-        "type": size,
-        "metavar": "SIZE",
-        "help": "budget of the store (default 1.4 times the largest shape)",
-    },
-    "--share": {
-        "type": share_name,
-        "metavar": "SHARE",
-        "help": "of store-pool: half (the reference) or quarter (its first submission) (default half)",
-    },
-    "--batch-keys": {
-        "type": whole(1),
-        "default": 400,
-        "metavar": "N",
-        "help": "keys of one batch in register-per-call and store-pool (default %(default)s)",
-    },
-    "--plot": {"type": Path, "metavar": "FILE.png", "help": "draw a chart"},
+    "--shapes": _option(list_of(workload), "LIST", "COUNTxSIZE", FOUR_SHAPES),
+    "--modes": _option(list_of(mode_name), "LIST", f"of {', '.join(MODE_NAMES)}", _DEFAULT_MODES),
+    "--reps": _option(whole(1), "N", "timed calls per mode", 10),
+    "--max-bytes": _option(size, "SIZE", "budget of the store (default 1.4 times the largest shape)"),
+    "--share": _option(share_name, "SHARE", f"of store-pool: {_SHARES_TOLD} (default half)"),
+    "--batch-keys": _option(whole(1), "N", "keys of one batch in register-per-call and store-pool", 400),
+    "--plot": _option(Path, "FILE.png", "draw a chart"),
 }
 
 

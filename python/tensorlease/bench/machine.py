@@ -1,5 +1,6 @@
 """What the figures were measured on: the machine, its free memory, and the yardstick of one memcpy."""
 
+import contextlib
 import ctypes
 import datetime
 import importlib.metadata
@@ -46,10 +47,8 @@ def _versions() -> dict[str, str]:
     """Of everything that takes part in a read."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -93,10 +92,8 @@ def require_memory(needed_bytes: int, purpose: str, advice: str) -> None:
     """A ConfigError before anything is allocated, instead of a process that is killed half-way."""
     available = available_bytes()
     if available < needed_bytes:
-        raise tl.ConfigError(
-            f"{purpose} needs about {format_bytes(needed_bytes)} of memory and {format_bytes(available)} are "
-            f"available; {advice}"
-        )
+        needed = f"{purpose} needs about {format_bytes(needed_bytes)} of memory"
+        raise tl.ConfigError(f"{needed} and {format_bytes(available)} are available; {advice}")
 
 
 def available_bytes() -> int:

@@ -18,10 +18,7 @@ _TRIAL_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Where the objects are, and how the store gets at them.
-
-    With a `share`, copied reads go through Mooncake's own pool of `local_buffer_bytes`, as the reference's do.
-    """
+    """Where the objects are. With a `share`, copied reads go through Mooncake's own pool of `local_buffer_bytes`, as the reference's do."""
 
     engine: str = "embedded://"
     share: str | None = None
@@ -35,26 +32,21 @@ class EngineChoice:
     def require_valid(self) -> None:
         """A ConfigError where the parts contradict one another."""
         if self.engine == "mooncake":
-            raise tl.ConfigError(
-                "--engine mooncake starts a cluster, and the repository's benchmarks do that: `python -m bench`; give mooncake://HOST:PORT"
-            )
+            starts = "--engine mooncake starts a cluster, and the repository's benchmarks do that: `python -m bench`"
+            raise tl.ConfigError(f"{starts}; give mooncake://HOST:PORT")
         set_here = {"pool", "share", "force"} | ({"local_buffer"} if self.share is not None else set())
         if self.names_a_cluster and (given := sorted(set_here & parse_qs(urlsplit(self.engine).query).keys())):
             raise tl.ConfigError(f"leave {' and '.join(given)} out of the URL; the benchmark sets what its modes need")
         if not self.names_a_cluster and self.share is not None:
-            raise tl.ConfigError(
-                "only Mooncake has a pool of its own; give --engine a mooncake:// URL, or leave out what reads through it"
-            )
+            other = "give --engine a mooncake:// URL, or leave out what reads through it"
+            raise tl.ConfigError(f"only Mooncake has a pool of its own; {other}")
 
     def as_json(self) -> dict[str, object]:
         pool = {} if self.share is None else {"share": self.share, "local_buffer_bytes": self.local_buffer_bytes}
         return {"batch_keys": self.batch_keys, **pool}
 
     def needed_bytes(self, workload: Workload, max_bytes: int) -> int:
-        """The most that is held at once.
-
-        That is the objects, the arena (`loop` holds two results), a result outside the arena, and Mooncake's pool or the copies kept for reuse.
-        """
+        """The most that is held: objects, arena (`loop` holds two results), a result outside it, and Mooncake's pool or the copies kept for reuse."""
         size = workload.size_bytes
         objects_elsewhere = self.names_a_cluster and "segment" not in parse_qs(urlsplit(self.engine).query)
         objects = 0 if objects_elsewhere else round(size * CAPACITY_FACTOR)
@@ -153,8 +145,5 @@ def _with_options(url: str, **options: object) -> str:
 
 
 def default_max_bytes(workloads: list[Workload]) -> int:
-    """1.4 times the largest workload, so that one result and the reserve for copies fit and two results do not.
-
-    Tiny workloads get the size of a first slab: the reserve for copies alone takes 8 MiB.
-    """
+    """1.4 times the largest workload: one result and the reserve for copies fit, two results don't. At least the size of a first slab."""
     return max(round(1.4 * max(workload.size_bytes for workload in workloads)), _TRIAL_BYTES)

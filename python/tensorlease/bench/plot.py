@@ -27,9 +27,8 @@ def require_plottable(path: Path) -> None:
     if path.suffix.lower() != ".png":
         raise tl.ConfigError(f"the chart {path} is no PNG file; give a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
-        raise tl.ConfigError(
-            "a chart needs matplotlib, which is not installed: pip install matplotlib, or leave the chart out"
-        )
+        install = "pip install matplotlib, or leave the chart out"
+        raise tl.ConfigError(f"a chart needs matplotlib, which is not installed: {install}")
 
 
 def plot_reads(report: Report, path: Path) -> None:
@@ -49,7 +48,11 @@ def plot_reads(report: Report, path: Path) -> None:
     # The legend hangs a fixed distance below the axis, however tall the figure is.
     anchor = (0.0, -0.62 / height_in)
     axes.legend(loc="upper left", bbox_to_anchor=anchor, ncols=len(modes), frameon=False, fontsize=9, borderaxespad=0)
-    _draw_yardstick(axes, 1e3 / report["memcpy_ms_per_gib"])
+    yardstick = 1e3 / report["memcpy_ms_per_gib"]
+    axes.axvline(yardstick, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
+    axes.set_xlim(0, max(axes.get_xlim()[1], yardstick * 1.1))
+    told, above = f"one memcpy, one thread: {yardstick:.1f}", axes.get_xaxis_transform()
+    axes.text(yardstick, 1.0, told, transform=above, ha="center", va="bottom", fontsize=8, color=INK)
     dress(axes, "GiB/s, longer is faster")
     measured = f"{engine_line(report)}, {settings['readers']} readers, median of {settings['repetitions']} reads"
     head(axes, _HEADING, f"{measured} · {machine_line(report)}")
@@ -93,13 +96,6 @@ def _draw_bars(axes: Axes, rows: list[Row], shapes: list[str], modes: list[str])
     axes.set_yticks(range(len(shapes)), shapes)
     axes.set_ylim(len(shapes) - 0.48, -0.52)
     axes.set_xlim(0, longest * 1.1)
-
-
-def _draw_yardstick(axes: Axes, gib_per_second: float) -> None:
-    axes.axvline(gib_per_second, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
-    axes.set_xlim(0, max(axes.get_xlim()[1], gib_per_second * 1.1))
-    told, above = f"one memcpy, one thread: {gib_per_second:.1f}", axes.get_xaxis_transform()
-    axes.text(gib_per_second, 1.0, told, transform=above, ha="center", va="bottom", fontsize=8, color=INK)
 
 
 def _gib_per_second(row: Row) -> float:

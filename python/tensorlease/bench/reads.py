@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from tensorlease.bench.column import Column
 from tensorlease.bench.machine import add_yardstick, header
 from tensorlease.bench.opening import EngineChoice
-from tensorlease.bench.progress import Progress
 from tensorlease.bench.reading import BASELINE, STORE_POOL, Readings, alternate, require_comparable, row_of
 from tensorlease.bench.report import (
+    Progress,
     Report,
     TableColumn,
     Verdict,
@@ -39,15 +39,9 @@ class ReadsSettings:
 
 def new_report(settings: ReadsSettings) -> Report:
     """A report without rows, with everything that is needed to run it again."""
-    told: dict[str, object] = {
-        "modes": settings.modes,
-        "readers": settings.readers,
-        "repetitions": settings.repetitions,
-        "max_bytes": settings.max_bytes,
-        "seed": settings.seed,
-        "shapes": [workload.name for workload in settings.workloads],
-        **settings.engine.as_json(),
-    }
+    told = {name: getattr(settings, name) for name in ("modes", "readers", "repetitions", "max_bytes", "seed")}
+    shapes = [workload.name for workload in settings.workloads]
+    told |= {"shapes": shapes, **settings.engine.as_json()}
     return header("reads", settings.engine.engine, told, yardstick=True)
 
 
@@ -125,9 +119,8 @@ def render(report: Report) -> str:
         "vs memcpy: times as long as that memcpy (less is better)",
     ]
     if any(row["fallbacks"] for row in rows):
-        notes.append(
-            "fallbacks: values of a read that found no room in the budget; loop keeps the result of the read before"
-        )
+        full = "values of a read that found no room in the budget"
+        notes.append(f"fallbacks: {full}; loop keeps the result of the read before")
     return "\n".join([*notes, "", table_of(rows, COLUMNS, ("shape", "mode"))])
 
 

@@ -1,12 +1,17 @@
-"""Reports as JSON files and as tables of text, and verdicts on them."""
+"""Reports as JSON files and as tables of text, verdicts on them, and how far a run is."""
 
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TextIO
 
 from tensorlease.sizes import format_bytes
+
+_WIDTH = 28
+_REDRAW_SECONDS = 0.1
 
 Report = dict[str, Any]
 Row = dict[str, Any]
@@ -108,3 +113,37 @@ def judged(report: Report, verdicts: list[Verdict]) -> list[Verdict]:
         return [*verdicts, Verdict(False, "the run did not finish")]
     nothing = "nothing in this report has a promised figure; run the shapes and modes that have one"
     return verdicts or [Verdict(False, nothing)]
+
+
+class Progress:
+    """A progress bar on standard error, on a terminal only: logs and pipes stay clean. Counts steps. Used in a `with`, so that the line is wiped also after an error."""
+
+    def __init__(self, steps: int, stream: TextIO | None = None) -> None:
+        self._steps, self._done = max(steps, 1), 0
+        self._stream = sys.stderr if stream is None else stream
+        self._start, self._drawn = time.monotonic(), 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._show("")
+
+    def step(self, doing: str) -> None:
+        """One step is done; `doing` names what it was."""
+        self._done += 1
+        if self._done >= self._steps or time.monotonic() - self._drawn >= _REDRAW_SECONDS:
+            self.note(doing)
+
+    def note(self, doing: str) -> None:
+        """Shows what goes on without a step."""
+        self._drawn = time.monotonic()
+        fraction = min(self._done / self._steps, 1.0)
+        filled = round(fraction * _WIDTH)
+        left = f"{(self._drawn - self._start) * (1 / fraction - 1):.0f} s left" if fraction > 0 else "starting"
+        self._show(f"{'━' * filled}{'╌' * (_WIDTH - filled)} {fraction:4.0%}  {left}  {doing}")
+
+    def _show(self, line: str) -> None:
+        if self._stream.isatty():
+            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.flush()

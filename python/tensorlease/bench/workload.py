@@ -39,23 +39,18 @@ NAMED: dict[str, Callable[[], Workload]] = {}
 
 
 def parse_workload(text: str) -> Workload:
-    """`64x16MiB`: 64 float32 rows of 16 MiB; or one of `NAMED`.
-
-    :raises ValueError: the message says what is allowed
-    """
+    """`64x16MiB`: 64 float32 rows of 16 MiB; or one of `NAMED`. A ValueError says what is allowed."""
     text = text.strip()
     if text in NAMED:
         return NAMED[text]()
     if text == "ragged":
-        raise ValueError(
-            "ragged has the row lengths of real conversations, which are in the repository: `python -m bench` there"
-        )
+        where = "which are in the repository: `python -m bench` there"
+        raise ValueError(f"ragged has the row lengths of real conversations, {where}")
     count_text, separator, size_text = text.partition("x")
     if not separator or not count_text.isdigit() or int(count_text) == 0:
         raise ValueError(f"{text!r} is no shape; write COUNTxSIZE, such as 1024x1MiB")
     row_bytes = size_bytes(size_text)
     if row_bytes % _ITEM_BYTES["float32"] != 0:
-        raise ValueError(
-            f"{text!r}: the rows are float32, so their size must be a multiple of 4 bytes; it is {row_bytes}"
-        )
+        needed = "the rows are float32, so their size must be a multiple of 4 bytes"
+        raise ValueError(f"{text!r}: {needed}; it is {row_bytes}")
     return Workload(text, "float32", (row_bytes // _ITEM_BYTES["float32"],) * int(count_text))

@@ -16,8 +16,6 @@ GIB = 1 << 30
 #: How long a master may take to answer.
 _MASTER_SECONDS = 5.0
 
-_Ends = dict[str, Outcome]
-
 
 def examine(
     url: str | None = None, *, max_bytes: int = GIB, metrics_port: int | None = None, machine: Machine | None = None
@@ -28,7 +26,6 @@ def examine(
     :param max_bytes: the budget that the store will be opened with
     :param metrics_port: of the master, to learn how much memory the cluster has
     :param machine: another /proc and /sys than this machine's own, for tests
-    :raises ConfigError: the URL is wrong
     """
     asked = target(os.environ.get(URL_VARIABLE) or DEFAULT_URL if url is None else url, max_bytes)
     here = machine or Machine()
@@ -59,7 +56,7 @@ def examine(
     return Report(tl.__version__, asked.url, max_bytes, tuple(findings))
 
 
-def _try_everything(asked: Target) -> _Ends:
+def _try_everything(asked: Target) -> dict[str, Outcome]:
     """All at the same time: where several hang, the doctor takes as long as for one."""
     looks: list[tuple[str, str, dict[str, str | float]]] = [
         ("verbs", "verbs", {}),

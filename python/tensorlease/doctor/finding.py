@@ -83,10 +83,6 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Names carry their unit; `fix` is null where there is nothing to mend."""
-        return {
-            "version": self.version,
-            "url": self.url,
-            "max_bytes": self.max_bytes,
-            "problems": self.problems,
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        findings = [asdict(finding) for finding in self.findings]
+        about = {"version": self.version, "url": self.url, "max_bytes": self.max_bytes}
+        return {**about, "problems": self.problems, "findings": findings}

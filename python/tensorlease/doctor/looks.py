@@ -40,14 +40,13 @@ _DEVICE_ATTR_BYTES = 1024
 
 def pinned() -> Values:
     """A small store that pins its memory. `refused` is the error's name where the kernel gives no ring, `error` what the store said else."""
-    refused = _ring_refused()
-    if refused is not None:
-        return {"refused": refused, "error": None}
-    try:
-        opened("embedded://?registration=pinned")
-    except tl.Error as error:
-        return {"refused": None, "error": str(error)}
-    return {"refused": None, "error": None}
+    refused, said = _ring_refused(), None
+    if refused is None:
+        try:
+            opened("embedded://?registration=pinned")
+        except tl.Error as error:
+            said = str(error)
+    return {"refused": refused, "error": said}
 
 
 def _ring_refused() -> str | None:
@@ -92,13 +91,17 @@ def stored(url: str) -> Values:
 
 def wheel() -> Values:
     """Loads Mooncake's module, and tries the libraries it needs one by one: an import names only the first that is missing."""
-    missing = [name for name in LIBRARIES if not _loads(name)]
+    found: Values = {"absent": False, "error": None, "missing": []}
+    for name in LIBRARIES:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            found["missing"].append(name)
     try:
         importlib.import_module("mooncake.store")
     except ImportError as error:
-        absent = isinstance(error, ModuleNotFoundError)
-        return {"absent": absent, "error": str(error), "missing": missing}
-    return {"absent": False, "error": None, "missing": missing}
+        found |= {"absent": isinstance(error, ModuleNotFoundError), "error": str(error)}
+    return found
 
 
 #: What the wheel's module is linked against, and the Debian package of each.
@@ -110,19 +113,8 @@ LIBRARIES = {
 }
 
 
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
-
-
 def master(host: str, port: int, seconds: float) -> Values:
-    """Asks for a function that no master has. `error` is None where it answered.
-
-    `listens`: did anything take the connection? None where that is unknown, as behind a firewall.
-    """
+    """Asks for a function that no master has. `error` is None where it answered, `listens` None where nobody knows, as behind a firewall."""
     deadline = time.monotonic() + seconds
     last: Values = {"error": "the name has no address", "listens": None}
     try:
@@ -165,9 +157,8 @@ def metrics(host: str, port: int) -> Values:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://{host}:{port}/metrics", timeout=CALL_SECONDS) as answer:
         lines = answer.read(_METRICS_BYTES_MAX).decode(errors="replace").splitlines()
-    return {
-        "text": "\n".join([line for line in lines if line.startswith("master_") and "_bytes " in line][:_METRICS_LINES])
-    }
+    told = [line for line in lines if line.startswith("master_") and "_bytes " in line]
+    return {"text": "\n".join(told[:_METRICS_LINES])}
 
 
 def verbs() -> Values:
@@ -193,9 +184,8 @@ def verbs() -> Values:
         refused = library.ibv_query_device(pointer(context), attributes)
         numbers = _DEVICE_ATTR.unpack_from(attributes)
         library.ibv_close_device(pointer(context))
-        devices[name] = (
-            {"error": os.strerror(refused)} if refused else {"max_mr_bytes": numbers[3], "max_mr": numbers[-1]}
-        )
+        limits = {"max_mr_bytes": numbers[3], "max_mr": numbers[-1]}
+        devices[name] = {"error": os.strerror(refused)} if refused else limits
     return {"error": None, "devices": devices}
 
 

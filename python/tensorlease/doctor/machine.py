@@ -38,8 +38,6 @@ class Machine:
         match = re.match(r"(\d+)\.(\d+)", platform.release())
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
-    # ---- memory ---------------------------------------------------------------------------------------------------------
-
     def memory_bytes(self) -> int:
         return self._meminfo_bytes("MemTotal") or 0
 
@@ -73,11 +71,8 @@ class Machine:
         return groups
 
     def _limit_bytes(self, group: Path) -> int | None:
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = self._number(group / name)
-            if limit is not None and limit < _NO_LIMIT:
-                return limit
-        return None
+        limits = (self._number(group / name) for name in ("memory.max", "memory.limit_in_bytes"))
+        return next((limit for limit in limits if limit is not None and limit < _NO_LIMIT), None)
 
     def _left_bytes(self, group: Path) -> int | None:
         limit = self._limit_bytes(group)
@@ -88,8 +83,6 @@ class Machine:
         stat = dict(line.split(" ", 1) for line in (self._read(group / "memory.stat") or "").splitlines())
         dropped = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
         return max(limit - max(used - dropped, 0), 0)
-
-    # ---- what this process may do -----------------------------------------------------------------------------------------
 
     def memlock_bytes(self) -> int | None:
         """How much it may pin; None: any amount. A capability of a user namespace of its own does not count for the kernel."""
@@ -121,8 +114,6 @@ class Machine:
         match = re.search(rf"^{name}:\s*(\S+)", self._read("proc/self/status") or "", re.MULTILINE)
         return match[1] if match else None
 
-    # ---- RDMA -------------------------------------------------------------------------------------------------------------
-
     def rdma_ports(self) -> list[Port]:
         """Every port of every device that the kernel has."""
         found = []
@@ -143,8 +134,6 @@ class Machine:
         """The network interface under a RoCE device."""
         names = (self._read(f"sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/0") or "").split()
         return names[0] if names else "eth0"
-
-    # ---- files ------------------------------------------------------------------------------------------------------------
 
     def _read(self, path: str | Path) -> str | None:
         try:

@@ -41,28 +41,22 @@ _TCP_QUEUE = Defect(
     "Some 2,052 keys that wait for one peer over TCP wedge it for a minute at the default queue length; "
     f"tensorlease sets {_QUEUE_VARIABLE}=65535 unless it is set",
 )
-DEFECTS = (
-    _TCP_QUEUE,
-    Defect(
-        3876,
-        (0, 3, 14),
-        "A key that stands twice in a batch is reported as read and its first destination is not written; "
-        "tensorlease asks for each key once",
-    ),
-    Defect(
-        4247,
-        None,
-        "A transfer given up after 60 s may still write its destination (the issue tells of it on Ascend, TCP does it too); "
-        "tensorlease quarantines that memory until the store is closed",
-    ),
+_TWICE = Defect(
+    3876,
+    (0, 3, 14),
+    "A key that stands twice in a batch is reported as read and its first destination is not written; tensorlease asks for each key once",
 )
+_LATE = Defect(
+    4247,
+    None,
+    "A transfer given up after 60 s may still write its destination (the issue tells of it on Ascend, TCP does it too); "
+    "tensorlease quarantines that memory until the store is closed",
+)
+DEFECTS = (_TCP_QUEUE, _TWICE, _LATE)
 
 
 def package(target: Target, wheel: Outcome, environment: Mapping[str, str]) -> list[Finding]:
-    """Is the package there, does it load, and what is known about its version?
-
-    :param wheel: of the look of that name
-    """
+    """Is the package there, does it load, and what is known about its version? `wheel` is of the look of that name."""
     if wheel.end == "hung":
         return [not_seen("mooncake", target.is_mooncake, target.url, wheel)]
     if wheel.end != "done":
@@ -78,8 +72,7 @@ def package(target: Target, wheel: Outcome, environment: Mapping[str, str]) -> l
         message = "Mooncake's module loads and no package says its version, so its defects are unknown."
         return [note("mooncake", message)]
     if len(versions) > 1:
-        names = " and ".join(versions)
-        message = f"{names} are installed in one place, and one overwrites files of the other."
+        message = f"{' and '.join(versions)} are installed in one place, and one overwrites files of the other."
         fix = f"pip uninstall -y {' '.join(versions)} && {_INSTALL}"
         return [needed_or_not(target.is_mooncake, "mooncake", message, fix)]
     ((name, version),) = versions.items()
@@ -101,29 +94,25 @@ def _unloadable(target: Target, error: str, missing: list[str]) -> Finding:
 
 
 def _version(target: Target, name: str, version: str) -> Finding:
+    upgrade = f"pip install --upgrade '{name}>={_TESTED}'"
     if target.options.get("pool") == "store" and release(version) < _FIRST_WITH_POOL:
         message = f"{name} {version} has no BufferPool, which pool=store leases from; it came with 0.3.12."
-        return needed_or_not(target.is_mooncake, "mooncake", message, f"pip install --upgrade '{name}>={_TESTED}'")
+        return needed_or_not(target.is_mooncake, "mooncake", message, upgrade)
     if release(version) < release(_TESTED):
-        message = f"{name} {version} loads; tensorlease is tested with {_TESTED} and newer."
-        return note("mooncake", message, f"pip install --upgrade '{name}>={_TESTED}'")
+        return note("mooncake", f"{name} {version} loads; tensorlease is tested with {_TESTED} and newer.", upgrade)
     return fine("mooncake", f"{name} {version} loads.")
 
 
 def _defects(target: Target, version: str, environment: Mapping[str, str]) -> list[Finding]:
     if not target.is_mooncake:
         return []
-    present = [defect for defect in DEFECTS if defect.is_in(release(version))]
-    if target.is_rdma:
-        present = [defect for defect in present if defect is not _TCP_QUEUE]
+    asked = [defect for defect in DEFECTS if not (target.is_rdma and defect is _TCP_QUEUE)]
+    present = [defect for defect in asked if defect.is_in(release(version))]
     found = [note("known defect", f"{defect.text} (Mooncake #{defect.issue}).") for defect in present]
     queue = environment.get(_QUEUE_VARIABLE, "")
     if _TCP_QUEUE in present and queue.isdigit() and int(queue) < _QUEUE_LEAST:
-        told = (
-            f"{_QUEUE_VARIABLE}={queue} in the environment is less than {_QUEUE_LEAST}: reads would wedge their peers."
-        )
-        needed = target.is_mooncake and not target.is_rdma
-        found.append(needed_or_not(needed, "TCP queue", told, f"unset {_QUEUE_VARIABLE}"))
+        told = f"{_QUEUE_VARIABLE}={queue} in the environment is less than {_QUEUE_LEAST}"
+        found.append(problem("TCP queue", f"{told}: reads would wedge their peers.", f"unset {_QUEUE_VARIABLE}"))
     return found
 
 
@@ -133,38 +122,30 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def master(target: Target, answer: Outcome) -> Finding:
-    """Does a master answer?
-
-    :param answer: of the look ``master``
-    """
+    """Does a master answer? `answer` is of the look ``master``."""
     if answer.end == "hung":
         return not_seen("master", True, target.url, answer)
     error = answer.values["error"] if answer.end == "done" else answer.why
     if error is None:
         return fine("master", f"A Mooncake master answers at {target.host}.")
     if answer.values.get("listens"):
-        return _not_answering(target, error)
+        # A master can't be started on a port that something holds.
+        shown = f"{'' if target.is_local else 'on its machine: '}ss -ltnp 'sport = :{target.master()[1]}'"
+        fix = f"{shown}  # shows who listens there: mend the port in the URL, or end the master that hangs by its pid"
+        message = f"Something listens at {target.host} and does not answer as a Mooncake master: {error}."
+        return problem("master", message, fix)
     # Any port for its metrics: the default may be another master's, and this one would end.
     start = f"mooncake_master -rpc_port={target.master()[1]} -metrics_port=0"
     fix = start if target.is_local else f"mend the address, or on its machine: {start}"
     return problem("master", f"No Mooncake master answers at {target.host}: {error}.", fix)
 
 
-def _not_answering(target: Target, error: str) -> Finding:
-    """A master can't be started on a port that something holds."""
-    shown = f"{'' if target.is_local else 'on its machine: '}ss -ltnp 'sport = :{target.master()[1]}'"
-    fix = f"{shown}  # shows who listens there: mend the port in the URL, or end the master that hangs by its pid"
-    message = f"Something listens at {target.host} and does not answer as a Mooncake master: {error}."
-    return problem("master", message, fix)
-
-
 def hostname(target: Target) -> list[Finding]:
     """Can the name by which others are to reach this process be resolved?"""
     name = target.local_hostname.strip("[]")
-    if not name:
-        return []
     try:
-        socket.getaddrinfo(name, None)
+        if name:
+            socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
         message = f"local_hostname={name} has no address ({error}): nobody would reach what this process contributes."
         fix = "give an address of this machine that the others reach, or leave local_hostname out"
@@ -173,11 +154,7 @@ def hostname(target: Target) -> list[Finding]:
 
 
 def segments(target: Target, trial: Outcome, space: str) -> Finding:
-    """Did the cluster take an object, give it back and let it go?
-
-    :param trial: of the look ``stored``, which the store opened for
-    :param space: what the master says about its segments, or nothing
-    """
+    """Did the cluster take an object, give it back and let it go, in the look ``stored``? `space` is what the master says, or nothing."""
     size = format_bytes(TRIAL_OBJECT_BYTES)
     step, why = trial.values["failed"], trial.values.get("message", "")
     if step is None:
@@ -193,18 +170,13 @@ def segments(target: Target, trial: Outcome, space: str) -> Finding:
         message = f"The {step} of an object of {size} did not end: a process that owns a segment hangs or can't be reached{space}."
         fix = "end the process that hangs, by its pid: the master forgets its segment after client_ttl (10 s)"
         return problem("segments", message, fix)
-    fix = (
-        "look at the log of the process that owns the segment, whose objects the master forgets once it is gone for 10 s; "
-        "after a link was down every transfer fails for some 30 s"
-    )
+    look = "look at the log of the process that owns the segment, whose objects the master forgets once it is gone for 10 s"
+    fix = f"{look}; after a link was down every transfer fails for some 30 s"
     return problem("segments", f"The {step} of an object of {size} failed: {why}{trial.wrote}.", fix)
 
 
 def space(answer: Outcome) -> str:
-    """What the master's metrics say about all segments, as the end of a sentence.
-
-    :param answer: of the look ``metrics``
-    """
+    """What the master's metrics (the look ``metrics``) say about all segments, as the end of a sentence."""
     if answer.end != "done":
         return f" (the master's metrics can't be read: {answer.why})"
     numbers = dict(re.findall(r"^(master_\w+_bytes) ([0-9.e+]+)$", answer.values["text"], re.MULTILINE))

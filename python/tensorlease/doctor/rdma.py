@@ -16,10 +16,7 @@ _NOT_ALLOWED = "sudo chmod 666 /dev/infiniband/uverbs*  # a container: --device=
 
 
 def ibverbs(target: Target, machine: Machine, verbs: Outcome) -> list[Finding]:
-    """One finding per device, or one that says what is missing.
-
-    :param verbs: of the look of that name
-    """
+    """One finding per device, or one that says what is missing. `verbs` is of the look of that name."""
     ports = machine.rdma_ports()
     if not ports:
         message = "This machine has no RDMA device; only mooncake://...?protocol=rdma needs one."
@@ -38,18 +35,14 @@ def ibverbs(target: Target, machine: Machine, verbs: Outcome) -> list[Finding]:
         return [problem(_SUBJECT, message, f"write device={devices[0]} in the URL")]
     # Without a name Mooncake chooses, so that one port that works is enough.
     any_works = any(port.state == "ACTIVE" for port in ports)
-    return [
-        _port(
-            port,
-            machine,
-            verbs.values["devices"].get(port.device),
-            needed=target.is_rdma and (port.device in asked if asked else not any_works or port.state == "ACTIVE"),
-        )
-        for port in ports
-    ]
+    found = []
+    for port in ports:
+        is_meant = port.device in asked if asked else not any_works or port.state == "ACTIVE"
+        found.append(_port(port, machine, verbs.values["devices"].get(port.device), target.is_rdma and is_meant))
+    return found
 
 
-def _port(port: Port, machine: Machine, limits: dict[str, object] | None, *, needed: bool) -> Finding:
+def _port(port: Port, machine: Machine, limits: dict[str, object] | None, needed: bool) -> Finding:
     name = f"{port.device} port {port.number}"
     if closed := machine.closed_verbs_files():
         message = f"{name} can't be used by this process: {closed[0]} may not be opened."

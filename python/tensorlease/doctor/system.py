@@ -8,7 +8,7 @@ from tensorlease import host
 from tensorlease._core import host_listens, host_socket
 from tensorlease.doctor.finding import Finding, fine, needed_or_not, not_seen, note, problem
 from tensorlease.doctor.machine import Machine
-from tensorlease.doctor.target import MIB, QUEUE_BYTES, Target
+from tensorlease.doctor.target import MIB, Target
 from tensorlease.doctor.trials import Outcome
 from tensorlease.errors import EngineUnavailable
 from tensorlease.sizes import format_bytes
@@ -60,19 +60,12 @@ def memlock(target: Target, machine: Machine) -> Finding:
     if limit is None:
         why = "CAP_IPC_LOCK is held" if machine.has_ipc_lock() else "ulimit -l is unlimited"
         return fine("memlock", f"Any amount of memory may be pinned: {why}.")
-    needed = _lockable_bytes(target)
+    needed = target.lockable_bytes
     if needed <= limit:
         return fine("memlock", f"{format_bytes(limit)} may be pinned, {format_bytes(needed)} are asked for.")
-    message = (
-        f"Only {format_bytes(limit)} may be pinned (ulimit -l, no CAP_IPC_LOCK that counts); "
-        f"registration=pinned and RDMA would pin {format_bytes(needed)}."
-    )
+    allowed = f"Only {format_bytes(limit)} may be pinned (ulimit -l, no CAP_IPC_LOCK that counts)"
+    message = f"{allowed}; registration=pinned and RDMA would pin {format_bytes(needed)}."
     return needed_or_not(target.locked_bytes > 0, "memlock", message, _unlock(machine, needed))
-
-
-def _lockable_bytes(target: Target) -> int:
-    """What registration=pinned or RDMA would need, also where this URL needs neither."""
-    return target.locked_bytes or target.memory_bytes + QUEUE_BYTES
 
 
 def _unlock(machine: Machine, needed_bytes: int) -> str:
@@ -80,17 +73,16 @@ def _unlock(machine: Machine, needed_bytes: int) -> str:
 
 
 def io_uring(target: Target, machine: Machine, trial: Outcome) -> Finding:
-    """Whether the kernel gives a ring, and whether a store really opens on one.
-
-    :param trial: of the look ``pinned``
-    """
+    """Whether the kernel gives a ring, and whether a store really opens on one, by the look ``pinned``."""
     if trial.end == "hung":
         return not_seen("io_uring", target.is_pinned, target.url, trial)
     refused = trial.values["refused"] if trial.end == "done" else trial.why
     if refused is None and trial.values["error"] is None:
         return fine("io_uring", "A store with registration=pinned opens.")
     limit = machine.memlock_bytes()
-    if _is_told_by_memlock(target, limit, refused):
+    # One cause is one problem, and `memlock` has the line that mends it.
+    lacks_memory = limit < _TRIAL_BYTES if limit is not None and refused is None else refused == _NO_LOCKED_MEMORY
+    if limit is not None and limit < target.lockable_bytes and lacks_memory:
         told = trial.values["error"] if refused is None else f"the kernel gives no ring, {refused}"
         return note("io_uring", f"What memlock says keeps a store with registration=pinned from opening: {told}.")
     if refused is not None:
@@ -99,13 +91,6 @@ def io_uring(target: Target, machine: Machine, trial: Outcome) -> Finding:
     why = trial.values["error"]
     message = f"The kernel gives a ring, but a small store with registration=pinned does not open: {why}."
     return needed_or_not(target.is_pinned, "io_uring", message, fix)
-
-
-def _is_told_by_memlock(target: Target, limit: int | None, refused: str | None) -> bool:
-    """One cause is one problem, and `memlock` has the line that mends it."""
-    if limit is None or _lockable_bytes(target) <= limit:
-        return False
-    return refused == _NO_LOCKED_MEMORY or (refused is None and limit < _TRIAL_BYTES)
 
 
 def _refused_ring(target: Target, machine: Machine, refusal: str) -> Finding:
@@ -142,10 +127,8 @@ def fork(target: Target) -> list[Finding]:
     """Only pinned memory makes forks expensive."""
     if target.locked_bytes == 0:
         return []
-    message = (
-        f"A process that forks copies its pinned memory, up to {format_bytes(target.locked_bytes)}: "
-        "open the store after the fork, or leave the arena out of children."
-    )
+    copied = f"A process that forks copies its pinned memory, up to {format_bytes(target.locked_bytes)}"
+    message = f"{copied}: open the store after the fork, or leave the arena out of children."
     return [note("fork", message, f'tl.open("{target.url}", fork="exclude")')]
 
 
@@ -160,7 +143,7 @@ def faults(target: Target) -> list[Finding]:
 
 def daemon_before(target: Target) -> str:
     """What a URL's daemon holds before the trials, which start that of `host://`, in words. Nothing where none listens."""
-    path = _daemon(target)
+    path = target.host or host_socket(None)
     if not host_listens(path):
         return ""
     try:
@@ -173,16 +156,9 @@ def daemon_before(target: Target) -> str:
     return f"which ran already, before {told['engine']}"
 
 
-def _daemon(target: Target) -> str:
-    return target.host or host_socket(None)
-
-
 def socket(target: Target, before: str) -> Finding:
-    """Which socket the URL means, and whether a daemon listens there.
-
-    :param before: of `daemon_before`
-    """
-    path = _daemon(target)
+    """Which socket the URL means, and whether a daemon listens there. `before` is of `daemon_before`."""
+    path = target.host or host_socket(None)
     where = f"{target.url} is the daemon at {path}"
     if host_listens(path):
         if before or target.host:

@@ -63,7 +63,12 @@ class Target:
     @property
     def locked_bytes(self) -> int:
         """What of it must be pinned by the kernel."""
-        return self.memory_bytes + QUEUE_BYTES if self.is_pinned or self.is_rdma else 0
+        return self.lockable_bytes if self.is_pinned or self.is_rdma else 0
+
+    @property
+    def lockable_bytes(self) -> int:
+        """What registration=pinned or RDMA would need, also where this URL needs neither."""
+        return self.memory_bytes + QUEUE_BYTES
 
     @property
     def is_local(self) -> bool:
@@ -75,10 +80,7 @@ class Target:
         return _PORT.sub("", self.options.get("local_hostname", ""))
 
     def master(self) -> tuple[str, int]:
-        """Its host and its port.
-
-        :raises ConfigError: the URL has none
-        """
+        """Its host and its port; a ConfigError where the URL has none."""
         host, _, port = self.host.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"{self.url!r} names no master; write mooncake://HOST:PORT")
@@ -113,10 +115,7 @@ class Target:
 
 
 def target(url: str, max_bytes: int) -> Target:
-    """Reads a URL.
-
-    :raises ConfigError: it is none, or has a size or a pin that says nothing
-    """
+    """Reads a URL. A ConfigError where it is none, or has a size or a pin that says nothing."""
     scheme, found, rest = url.partition("://")
     if not found or scheme not in ("embedded", "host", "mooncake"):
         raise ConfigError(f"{url!r} is no URL of a store; {_FORMAT}")

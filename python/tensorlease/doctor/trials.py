@@ -64,11 +64,14 @@ class Trial:
             reading, writing = os.pipe()
             self._answer = files.enter_context(open(reading, "rb", buffering=0))
             told = [look, json.dumps(dict(arguments)), str(writing), str(limit_seconds)]
-            command, nowhere = [sys.executable, "-m", "tensorlease.doctor.looks", *told], subprocess.DEVNULL
+            command = [sys.executable, "-m", "tensorlease.doctor.looks", *told]
+            streams: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.DEVNULL,
+                "stderr": self._stderr,
+            }
             try:
-                self._process = subprocess.Popen(
-                    command, stdin=nowhere, stdout=nowhere, stderr=self._stderr, pass_fds=(writing,)
-                )
+                self._process = subprocess.Popen(command, pass_fds=(writing,), **streams)
             finally:
                 os.close(writing)
             self._files = files.pop_all()
@@ -80,15 +83,12 @@ class Trial:
             return Outcome("hung", message=f"Python had not started after {START_SECONDS:g} s")
         # From here on: where several trials started slowly, the last has its time too.
         answer = self._read_to_end(time.monotonic() + self._limit_seconds) if begun else b""
-        hung = Outcome("hung", message=f"it had not ended after {self._limit_seconds:g} s")
-        if answer is None:
-            return hung
-        try:
-            code = self._process.wait(_GONE_SECONDS)
-        except subprocess.TimeoutExpired:
-            return hung
-        if code == -signal.SIGALRM:
-            return hung
+        code = None
+        if answer is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_GONE_SECONDS)
+        if answer is None or code is None or code == -signal.SIGALRM:
+            return Outcome("hung", message=f"it had not ended after {self._limit_seconds:g} s")
         if code != 0 or not answer:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
             return Outcome("died", message=how, stderr=self._said())

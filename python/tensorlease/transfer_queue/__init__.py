@@ -14,9 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tensorlease.transfer_queue.plugin import install, installed, uninstall
+from tensorlease.transfer_queue.plugin import install, installed, on_import, runtime_env, setup_worker, uninstall
 from tensorlease.transfer_queue.released import TransferQueueMissing
-from tensorlease.transfer_queue.workers import OFF, ON_IMPORT, asked_for, runtime_env, setup_worker
 
 if TYPE_CHECKING:
     from tensorlease.transfer_queue.bootstrap import initialize_mooncake_storage
@@ -50,8 +49,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
-_mode = asked_for()
-if _mode == ON_IMPORT:
-    setup_worker()
-elif _mode != OFF:
-    install()
+on_import()

@@ -7,8 +7,7 @@ import time
 from typing import Any
 
 from tensorlease.transfer_queue import master, released
-from tensorlease.transfer_queue.master import Address
-from tensorlease.transfer_queue.own_process import OwnProcess
+from tensorlease.transfer_queue.master import Address, OwnProcess
 from tensorlease.transfer_queue.settings import LOCAL_BUFFER_BYTES, SEGMENT_BYTES, Tuning, metadata_url
 
 #: Seconds a client of the master may be silent.
@@ -29,8 +28,6 @@ def initialize_mooncake_storage(conf: Any) -> _Started | None:
 
     :returns: what TransferQueue's `close` expects: the master's process; with `offload.enabled` a dict of it and of the offload client; None
         where nothing was started (`auto_init: false`, or a master answers), so that `close` leaves its objects alone
-    :raises ValueError: an address or an offload ratio is wrong; `ConfigError`: one of our own settings
-    :raises RuntimeError: the master or the offload client did not start; the message has the end of its log
     """
     backend = conf.backend.MooncakeStore
     # Whoever starts a job hears of a wrong setting, not its first worker.
@@ -42,7 +39,15 @@ def initialize_mooncake_storage(conf: Any) -> _Started | None:
     http = None if metadata.upper() == "P2PHANDSHAKE" else Address.of(metadata, "metadata_server")
     offload = backend.get("offload") or {}
     arguments = master_arguments(address, http, offload)
-    started = _master(address, http, arguments)
+    started = master.own_at(address)
+    if started is None and master.answers(address):
+        _logger.warning(
+            "a mooncake_master answers at %s and is used as it is: nothing was started, and close() will remove none of its objects "
+            "(that TransferQueue then finds no storage resources means no more than this)",
+            address,
+        )
+        return None
+    started = started or master.start(address, http, arguments)
     if started is None:
         return None
     if not offload.get("enabled", False):
@@ -55,26 +60,8 @@ def initialize_mooncake_storage(conf: Any) -> _Started | None:
     return {"master_process": started.process, "offload_client_process": client.process}
 
 
-def _master(address: Address, http: Address | None, arguments: list[str]) -> OwnProcess | None:
-    """The master that this process has started at the address, now or before; None: somebody else's answers there."""
-    own = master.own_at(address)
-    if own is not None:
-        return own
-    if master.answers(address):
-        _logger.warning(
-            "a mooncake_master answers at %s and is used as it is: nothing was started, and close() will remove none of its objects "
-            "(that TransferQueue then finds no storage resources means no more than this)",
-            address,
-        )
-        return None
-    return master.start(address, http, arguments)
-
-
 def master_arguments(address: Address, http: Address | None, offload: Any) -> list[str]:
-    """The flags that TransferQueue starts its master with.
-
-    :raises ValueError: an offload ratio is out of range
-    """
+    """The flags that TransferQueue starts its master with."""
     arguments = [
         f"-client_ttl={CLIENT_TTL}",
         f"-default_kv_lease_ttl={KEPT_MS}",
@@ -113,13 +100,13 @@ def _start_offload_client(backend: Any, address: Address, http: Address | None, 
     """The process that keeps on an SSD what the master evicts. The job can't do without it: it is started, or `init` fails."""
     folder = str(offload.get("file_storage_path", "/tmp/mooncake_offload"))
     os.makedirs(folder, exist_ok=True)
-    environment = {
-        **os.environ,
-        "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": folder,
-        "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(offload.get("local_buffer_size_bytes", 2 * LOCAL_BUFFER_BYTES)),
-        "MOONCAKE_OFFLOAD_USE_URING": "1" if offload.get("use_uring", False) else "0",
-        "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": str(offload.get("heartbeat_interval_seconds", 2)),
+    asked = {
+        "FILE_STORAGE_PATH": folder,
+        "LOCAL_BUFFER_SIZE_BYTES": offload.get("local_buffer_size_bytes", 2 * LOCAL_BUFFER_BYTES),
+        "USE_URING": 1 if offload.get("use_uring", False) else 0,
+        "HEARTBEAT_INTERVAL_SECONDS": offload.get("heartbeat_interval_seconds", 2),
     }
+    environment = {**os.environ, **{f"MOONCAKE_OFFLOAD_{name}": str(value) for name, value in asked.items()}}
     host = str(backend.get("local_hostname") or released.load().get_node_ip_address())
     local = Address(host, int(offload.get("client_port", 42052)))
     command = [

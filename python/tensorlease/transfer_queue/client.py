@@ -1,20 +1,24 @@
-"""The storage client that takes the place of `MooncakeStoreClient`."""
+"""The storage client that takes the place of `MooncakeStoreClient`, and the store of this process: clients with the same settings share it."""
 
 import importlib
 import logging
+import os
+import threading
+import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+import tensorlease
 from tensorlease import torch_values
-from tensorlease.errors import ArenaExhausted, TransferError
+from tensorlease.errors import ArenaExhausted, Closed, EngineUnavailable, Error, TransferError
 from tensorlease.mooncake_master import INSTALL
 from tensorlease.store import Store
 from tensorlease.transfer_queue import packing, released
 from tensorlease.transfer_queue.columns import Column, read_columns
 from tensorlease.transfer_queue.errors import as_raised_there
 from tensorlease.transfer_queue.settings import PROTOCOLS, Backend
-from tensorlease.transfer_queue.stores import StoreUse
 
 #: Private methods of TransferQueue's client that others are known to override. Where one is, the path that calls it is taken.
 PUT_HOOKS = ("_put_tensors_thread_worker", "_put_bytes_thread_worker", "_batch_upsert_with_retry")
@@ -28,6 +32,100 @@ _logger = logging.getLogger("tensorlease")
 _logged: set[str] = set()
 _theirs = released.load()
 _Base: Any = _theirs.client
+_Key = tuple[str, tuple[tuple[str, Any], ...]]
+
+
+@dataclass(eq=False)
+class _Opened:
+    """One open store, and how many clients use it."""
+
+    store: Store
+    users: int = 0
+
+
+# Reentrant: the collector may finish a client while this thread opens a store for another.
+_lock = threading.RLock()
+_opened: dict[_Key, _Opened] = {}
+#: Stores of the process that this one was forked from. Taking them apart is that process's business, so they are kept.
+_inherited: list[_Opened] = []
+#: Has this process, or one that it was forked from, opened a store?
+_was_opened = False
+#: Was this process forked from one that had? Mooncake then waits for ever for threads that are not here.
+_is_stranded = False
+
+
+class StoreUse:
+    """One client's use of the store of `url` and `options`; the last one that ends closes the store."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        global _was_opened
+        key: _Key = (url, tuple(sorted(options.items())))
+        if _is_stranded:
+            raise _stranded()
+        with _lock:
+            opened = _opened.get(key)
+            if opened is None or opened.store.closed:
+                _was_opened = True
+                opened = _opened[key] = _Opened(tensorlease.open(url, **options))
+            opened.users += 1
+            self._store = opened.store
+            self._process = os.getpid()
+            # Also at the end of the interpreter, with more patience than the store has then: a segment takes seconds to go in order.
+            self._finalizer = weakref.finalize(self, _give_back, key, self._process)
+
+    @property
+    def store(self) -> Store:
+        """The store, unless this use has ended or this process was forked from the one that opened it."""
+        if self._process != os.getpid():
+            raise _stranded()
+        if self.closed:
+            raise Closed("the client is closed; make a new one")
+        return self._store
+
+    @property
+    def closed(self) -> bool:
+        """Has this use ended? The store may have other users."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def _stranded() -> EngineUnavailable:
+    return EngineUnavailable(
+        "this process was forked from one that uses Mooncake, and Mooncake does not survive a fork: start it with spawn, for a "
+        'DataLoader multiprocessing_context="spawn" and worker_init_fn=tensorlease.transfer_queue.setup_worker'
+    )
+
+
+def _give_back(key: _Key, process: int) -> None:
+    if process != os.getpid():
+        return
+    with _lock:
+        opened = _opened.get(key)
+        if opened is None:
+            return
+        opened.users -= 1
+        if opened.users > 0:
+            return
+        del _opened[key]
+    try:
+        opened.store.close()
+    except Error as error:
+        # What a client was closed for must not fail for this.
+        _logger.warning("the store of %s did not close: %s", opened.store.url, error)
+
+
+def _forget_in_child() -> None:
+    global _lock, _is_stranded
+    _is_stranded = _was_opened
+    # A thread of the parent may have held it.
+    _lock = threading.RLock()
+    _inherited.extend(_opened.values())
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class TensorleaseStoreClient(_Base):  # type: ignore[misc]
@@ -41,7 +139,7 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
     _use: StoreUse | None = None
 
     def __init__(self, config: Any) -> None:
-        backend = Backend.of(config)
+        backend = Backend(config)
         self.tuning = backend.tuning
         self._group_bytes = min(GROUP_BYTES, backend.tuning.budget() // GROUPS_PER_BUDGET)
         reason = _why_released(backend)
@@ -56,16 +154,11 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
 
     def _take_over(self, backend: Backend) -> None:
         """The attributes that TransferQueue's own constructor makes."""
-        self.local_hostname = backend.hostname
-        self.metadata_server = backend.metadata
-        self.master_server_address = backend.master
-        self.global_segment_size = backend.segment_bytes
-        self.local_buffer_size = backend.local_buffer_bytes
-        self.protocol = backend.protocol
-        self.device_name = backend.device
-        self.use_gdr = backend.use_gdr
-        self.gdr_staging_buffer_mb = backend.staging_mb
-        self._gdr_staging = None
+        self.local_hostname, self.master_server_address = backend.hostname, backend.master
+        self.metadata_server, self.protocol = backend.metadata, backend.protocol
+        self.global_segment_size, self.local_buffer_size = backend.segment_bytes, backend.local_buffer_bytes
+        self.device_name, self.use_gdr = backend.device, backend.use_gdr
+        self.gdr_staging_buffer_mb, self._gdr_staging = backend.staging_mb, None
         try:
             self.replica_config = importlib.import_module("mooncake.store").ReplicateConfig()
         except ImportError as error:
@@ -85,8 +178,6 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
     @_store.setter
     def _store(self, store: Any) -> None:
         self.__dict__["_released_store"] = store
-
-    # ---- TransferQueue's interface ------------------------------------------------------------------------------------------
 
     def put(self, keys: list[str], values: list[Any]) -> list[dict[str, int] | None]:
         """Stores values; a key that stands twice keeps the last one.
@@ -109,8 +200,7 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
         empty: dict[str, Any] = {}
         elsewhere: dict[str, Any] = {}
         packed: list[packing.Packed] = []
-        for key, index in {key: index for index, key in enumerate(keys)}.items():
-            value = values[index]
+        for key, value in dict(zip(keys, values, strict=True)).items():
             if isinstance(value, packing.Opaque):
                 packed.append(packing.encode(key, value.value))
             elif not isinstance(value, torch.Tensor):
@@ -195,24 +285,16 @@ class TensorleaseStoreClient(_Base):  # type: ignore[misc]
         with as_raised_there():
             return self._use.store.stats()
 
-    # ---- what the manager of this package calls -----------------------------------------------------------------------------
-
     @property
     def reads_columns(self) -> bool:
         """Can `read_columns` be used, so that nothing that somebody overrides is passed by?"""
         return self._use is not None and type(self).get is TensorleaseStoreClient.get and not self._overrides(GET_HOOKS)
 
     def read_columns(self, columns: list[Column], dense: bool) -> dict[str, Any]:
-        """Columns of a batch, each by its field, merged by TransferQueue's rules; `dense`: dense where all rows agree.
-
-        :raises ValueError: the controller has not said what a row is
-        :raises StorageKeyNotFound, StorageSizeMismatch, StorageTransferError, StorageUnavailable: as `get`
-        """
+        """Columns of a batch, each by its field, merged by TransferQueue's rules; `dense`: dense where all rows agree."""
         assert self._use is not None
         with as_raised_there():
             return read_columns(self._use.store, columns, dense)
-
-    # ---- inside -------------------------------------------------------------------------------------------------------------
 
     def _overrides(self, hooks: tuple[str, ...]) -> bool:
         """Has a subclass, or somebody who patched the class or this object, put another function there?"""
@@ -264,9 +346,8 @@ def _packed_sizes(keys: list[str], dtypes: list[Any], metas: list[Any] | None) -
     if not positions:
         return {}
     if metas is None or len(metas) != len(keys):
-        raise ValueError(
-            "custom_backend_meta is required when any dtype is None: one entry per key, as put() returned it, with packed_size"
-        )
+        needed = "one entry per key, as put() returned it, with packed_size"
+        raise ValueError(f"custom_backend_meta is required when any dtype is None: {needed}")
     return {at: packing.size_of(keys[at], metas[at]) for at in positions}
 
 
@@ -274,10 +355,10 @@ def _with_chunks(keys: list[str], metas: list[Any] | None) -> list[str]:
     """The keys of the objects: GPU-direct writers cut what their staging can't hold into several."""
     if metas is None:
         return keys
-    whole: list[str] = []
-    counts = f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}"
     if len(metas) != len(keys):
+        counts = f"custom_backend_meta has {len(metas)} entries and keys has {len(keys)}"
         raise ValueError(f"{counts}; give one per key, or None")
+    whole: list[str] = []
     for key, meta in zip(keys, metas, strict=True):
         chunks = meta.get("n_chunks") if isinstance(meta, dict) else None
         whole += [key] if chunks is None else [f"{key}:c{chunk}" for chunk in range(chunks)]

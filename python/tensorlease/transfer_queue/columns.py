@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,18 +31,10 @@ class Column:
 
 
 def read_columns(store: Store, columns: Sequence[Column], dense: bool) -> dict[str, Any]:
-    """Every column as TransferQueue merges it, in at most two reads.
-
-    :raises ValueError: the controller has not said what a row is
-    """
-    batches: dict[str, tuple[list[str], Any, Any]] = {}
-    others: list[Column] = []
-    for column in columns:
-        shape = _batch_shape(column, dense)
-        if shape is None:
-            others.append(column)
-        else:
-            batches[column.field] = (column.keys, shape, column.dtype)
+    """Every column as TransferQueue merges it, in at most two reads."""
+    shapes = [(column, _batch_shape(column, dense)) for column in columns]
+    batches = {column.field: (column.keys, shape, column.dtype) for column, shape in shapes if shape is not None}
+    others = [column for column, shape in shapes if shape is None]
     merged = store.get_batches(batches) if batches else {}
     if others:
         merged.update(_read_rows(store, others))
@@ -61,7 +54,8 @@ def _batch_shape(column: Column, dense: bool) -> Any:
             return ()
         if not dense:
             return rows
-        return () if first == (1,) and all(_was_scalar(meta) for meta in column.metas) else first
+        was_scalar = all(isinstance(meta, dict) and meta.get("scalar_row") is True for meta in column.metas)
+        return () if first == (1,) and was_scalar else first
     # The rows of a jagged batch differ in the first dimension alone.
     return rows if all(row and first and row[1:] == first[1:] for row in rows) else None
 
@@ -73,34 +67,26 @@ def _shape(column: Column, at: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _was_scalar(meta: Any) -> bool:
-    return isinstance(meta, dict) and meta.get("scalar_row") is True
-
-
 def _read_rows(store: Store, columns: list[Column]) -> dict[str, Any]:
     """Columns whose rows are read one by one, in one read."""
-    keys: list[str] = []
-    shapes: list[Any] = []
-    dtypes: list[Any] = []
-    for column in columns:
-        keys += column.keys
-        if column.dtype is None:
-            sizes = [packing.size_of(*row) for row in zip(column.keys, column.metas, strict=True)]
-            shapes += [(size,) for size in sizes]
-            dtypes += [torch.uint8] * len(sizes)
-        else:
-            shapes += [_shape(column, at) for at in range(len(column.keys))]
-            dtypes += [column.dtype] * len(column.keys)
-    values = store.get(keys, shapes, dtypes)
+    wanted = [row for column in columns for row in _rows(column)]
+    keys, shapes, dtypes = (list(part) for part in zip(*wanted, strict=True))
+    values = iter(store.get(keys, shapes, dtypes))
     merged: dict[str, Any] = {}
-    end = 0
     for column in columns:
-        start, end = end, end + len(column.keys)
-        rows = values[start:end]
+        rows = list(itertools.islice(values, len(column.keys)))
         if column.dtype is None:
             rows = [packing.decode(*row) for row in zip(column.keys, rows, strict=True)]
         merged[column.field] = _merged(rows)
     return merged
+
+
+def _rows(column: Column) -> list[tuple[str, Any, Any]]:
+    """Key, shape and dtype of each row; those of packed values are bytes."""
+    if column.dtype is not None:
+        return [(key, _shape(column, at), column.dtype) for at, key in enumerate(column.keys)]
+    sizes = [packing.size_of(*row) for row in zip(column.keys, column.metas, strict=True)]
+    return [(key, (size,), torch.uint8) for key, size in zip(column.keys, sizes, strict=True)]
 
 
 def _merged(rows: list[Any]) -> Any:

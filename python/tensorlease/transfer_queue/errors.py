@@ -8,44 +8,28 @@ from typing import Any
 from tensorlease import errors
 from tensorlease.transfer_queue import released
 
-_theirs = released.load().key_not_found
-#: A key is not in the store: tensorlease's `KeyNotFound`, TransferQueue's `StorageKeyNotFoundError` where it has one, and the
-#: `RuntimeError` that its Mooncake client raises.
-StorageKeyNotFound = type(
-    "StorageKeyNotFound",
-    (errors.KeyNotFound, *([_theirs] if _theirs else []), RuntimeError),
-    {"__module__": __name__, "__doc__": "A key is not in the store."},
+
+def _both(name: str, ours: type[errors.Error], told: str, *theirs: type) -> Any:
+    """An error of tensorlease that is also the `RuntimeError` which TransferQueue's Mooncake client raises."""
+    made = type(name, (ours, *theirs, RuntimeError), {"__module__": __name__, "__doc__": told})
+    _AS_RAISED_THERE[ours] = made
+    return made
+
+
+_AS_RAISED_THERE: dict[type[errors.Error], Any] = {}
+_key_not_found = released.load().key_not_found
+#: Also TransferQueue's own `StorageKeyNotFoundError` where it has one.
+StorageKeyNotFound = _both(
+    "StorageKeyNotFound", errors.KeyNotFound, "A key is not in the store.", *filter(None, [_key_not_found])
 )
+StorageSizeMismatch = _both("StorageSizeMismatch", errors.SizeMismatch, "The stored size is not what is expected.")
+StorageFull = _both("StorageFull", errors.StoreFull, "No segment has room for the values.")
+StorageTransferError = _both(
+    "StorageTransferError", errors.TransferError, "The bytes of some keys were not moved; see `failures`."
+)
+StorageUnavailable = _both("StorageUnavailable", errors.EngineUnavailable, "Mooncake can't be reached.")
+StorageClosed = _both("StorageClosed", errors.Closed, "The client is closed.")
 
-
-class StorageSizeMismatch(errors.SizeMismatch, RuntimeError):
-    """What is stored is shorter or longer than what the controller says."""
-
-
-class StorageFull(errors.StoreFull, RuntimeError):
-    """No segment has room for the values."""
-
-
-class StorageTransferError(errors.TransferError, RuntimeError):
-    """The bytes of some keys could not be moved; `failures` says why for each."""
-
-
-class StorageUnavailable(errors.EngineUnavailable, RuntimeError):
-    """Mooncake can't be reached."""
-
-
-class StorageClosed(errors.Closed, RuntimeError):
-    """The client is closed."""
-
-
-_AS_RAISED_THERE: dict[type[errors.Error], Any] = {
-    errors.KeyNotFound: StorageKeyNotFound,
-    errors.SizeMismatch: StorageSizeMismatch,
-    errors.StoreFull: StorageFull,
-    errors.TransferError: StorageTransferError,
-    errors.EngineUnavailable: StorageUnavailable,
-    errors.Closed: StorageClosed,
-}
 #: What messages of a store call its options, and how TransferQueue's configuration calls them, below `backend.MooncakeStore`.
 _SETTINGS = {
     "segment": "global_segment_size",

@@ -4,23 +4,25 @@ import asyncio
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
+import uuid
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from tensorlease.errors import ConfigError
-from tensorlease.transfer_queue import partition_fields, released
+from tensorlease.transfer_queue import released
 from tensorlease.transfer_queue.client import TensorleaseStoreClient
 from tensorlease.transfer_queue.columns import SCALAR_ROW, Column
 from tensorlease.transfer_queue.packing import Opaque
-from tensorlease.transfer_queue.partition_fields import VALUES
 from tensorlease.transfer_queue.settings import dense_columns
 
-_Result = TypeVar("_Result")
 _Base: Any = released.load().manager
 
+#: How long the controller may take to say which fields a partition has.
+ANSWER_SECONDS = 30.0
+#: The kind of a field whose rows are no tensors.
+VALUES = "values that are no tensors"
 #: So many fields of partitions are remembered: jobs make a partition for each step.
 KINDS_MAX = 4096
 
@@ -34,12 +36,10 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
     cleared is cleared with all of its fields."""
 
     async def put_data(self, data: Any, metadata: Any, *args: Any, **kwargs: Any) -> None:
-        """Stores a batch and tells the controller.
-
-        :raises ConfigError: a column is of another kind than the rows that its field has; nothing is stored then
-        """
+        """Stores a batch and tells the controller. Nothing is stored where a column is of another kind than the rows that its field has."""
         await self._refuse_second_kind(data, metadata)
-        scalar = frozenset(name for name, column in data.items() if _has_scalar_rows(column))
+        tensors = {name: column for name, column in data.items() if isinstance(column, torch.Tensor)}
+        scalar = frozenset(name for name, column in tensors.items() if not column.is_nested and column.dim() == 1)
         token = _scalar_fields.set(scalar)
         try:
             await super().put_data(data, metadata, *args, **kwargs)
@@ -54,12 +54,12 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         kinds = {name: column.dtype if isinstance(column, torch.Tensor) else VALUES for name, column in data.items()}
         partition = metadata.partition_ids[0] if metadata.partition_ids else ""
         schemas = getattr(metadata, "field_schema", None) or {}
-        known = {name: partition_fields.kind_of(schemas.get(name)) for name in kinds}
+        known = {name: kind_of(schemas.get(name)) for name in kinds}
         # The description of new keys has no fields. What was put from here before tells where the controller has to be asked.
         before = self.__dict__.setdefault("_kinds_put", {})
         if any(known[name] is None and before.get((partition, name), kind) != kind for name, kind in kinds.items()):
             who = (self.controller_info, self.storage_manager_id)
-            there = await _in_thread(lambda: partition_fields.kinds_in_partition(*who, partition))
+            there = await asyncio.to_thread(kinds_in_partition, *who, partition)
             known = {name: known[name] if known[name] is not None else there.get(name) for name in kinds}
         for name, kind in kinds.items():
             if known[name] is not None and known[name] != kind:
@@ -96,11 +96,11 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
     async def get_data(self, metadata: Any) -> Any:
         if not metadata.field_names or not metadata.global_indexes:
             return await super().get_data(metadata)
-        return await _in_thread(lambda: self._read(metadata))
+        return await asyncio.to_thread(self._read, metadata)
 
     async def clear_data(self, metadata: Any) -> None:
         """Removes the samples with every field that they have, also those that other samples of the batch lack."""
-        await _in_thread(lambda: self._clear(metadata))
+        await asyncio.to_thread(self._clear, metadata)
 
     def close(self) -> None:
         """Also ends the storage client, which TransferQueue leaves to the collector."""
@@ -118,10 +118,9 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         if not (isinstance(client, TensorleaseStoreClient) and client.reads_columns):
             return self._read_values(metadata)
         columns = [self._column(metadata, field) for field in sorted(metadata.field_names)]
+        merged = client.read_columns(columns, dense_columns(client.tuning))
         batch: Any = importlib.import_module("tensordict").TensorDict
-        return batch(
-            client.read_columns(columns, dense_columns(client.tuning)), batch_size=len(metadata.global_indexes)
-        )
+        return batch(merged, batch_size=len(metadata.global_indexes))
 
     def _read_values(self, metadata: Any) -> Any:
         """As TransferQueue does it, for clients that are not ours alone."""
@@ -144,7 +143,7 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
     def _clear(self, metadata: Any) -> None:
         fields = set(metadata.field_names)
         for partition in dict.fromkeys(metadata.partition_ids):
-            fields |= partition_fields.of_partition(self.controller_info, self.storage_manager_id, partition)
+            fields |= fields_of_partition(self.controller_info, self.storage_manager_id, partition)
         if not fields:
             return
         names = sorted(fields)
@@ -153,15 +152,64 @@ class TensorleaseStorageManager(_Base):  # type: ignore[misc]
         self.storage_client.clear(keys=keys, custom_backend_meta=metas)
 
 
-def _has_scalar_rows(column: Any) -> bool:
-    return isinstance(column, torch.Tensor) and not column.is_nested and column.dim() == 1
-
-
 def _mark_scalars(row: dict[str, Any], fields: frozenset[str]) -> None:
     for field in fields & row.keys():
         if row[field] is None:
             row[field] = dict(SCALAR_ROW)
 
 
-async def _in_thread(work: Callable[[], _Result]) -> _Result:
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+def fields_of_partition(controller: Any, sender: str, partition: str) -> set[str]:
+    """Names of the fields that any sample of the partition has. Empty, and logged, where the controller does not answer."""
+    # Clearing what the batch itself names is better than failing.
+    left = ": fields that only some of the cleared samples have stay in the store"
+    metadata = _asked(controller, sender, partition, left)
+    return set() if metadata is None else set(metadata.field_names)
+
+
+def kind_of(schema: Any) -> Any:
+    """What the controller reads the rows of a field as: tensors of a dtype, or values. None: it has no rows."""
+    schema = schema or {}
+    dtype = schema.get("dtype")
+    return VALUES if dtype is None and schema.get("is_non_tensor") else dtype
+
+
+def kinds_in_partition(controller: Any, sender: str, partition: str) -> dict[str, Any]:
+    """The kind of each field of the partition. Empty where the controller does not answer: it then refuses the put by itself."""
+    schemas = getattr(_asked(controller, sender, partition, ""), "field_schema", None) or {}
+    return {name: kind_of(schema) for name, schema in schemas.items()}
+
+
+def _asked(controller: Any, sender: str, partition: str, otherwise: str) -> Any:
+    """What the controller says; None, and logged with what comes of it, where it does not answer."""
+    try:
+        return _ask(controller, sender, partition)
+    except Exception as error:
+        _logger.warning("the controller did not say which fields partition %r has (%s)%s", partition, error, otherwise)
+        return None
+
+
+def _ask(controller: Any, sender: str, partition: str) -> Any:
+    """The description of no key: it has every field, and no samples to send."""
+    zmq: Any = importlib.import_module("zmq")
+    theirs = released.load()
+    kinds = theirs.ZMQRequestType
+    request = theirs.ZMQMessage.create(
+        request_type=kinds.KV_RETRIEVE_META,
+        sender_id=sender,
+        receiver_id=controller.id,
+        body={"keys": [], "partition_id": partition, "create": False},
+    )
+    with zmq.Context() as context:
+        identity = f"{sender}-fields-{uuid.uuid4().hex[:8]}".encode()
+        socket = theirs.create_zmq_socket(context, zmq.DEALER, controller.ip, identity)
+        try:
+            socket.connect(controller.to_addr("request_handle_socket"))
+            socket.send_multipart(request.serialize())
+            if not socket.poll(ANSWER_SECONDS * 1000):
+                raise TimeoutError(f"no answer within {ANSWER_SECONDS:g} s")
+            answer = theirs.ZMQMessage.deserialize(socket.recv_multipart(copy=False))
+        finally:
+            socket.close(linger=0)
+    if answer.request_type != kinds.KV_RETRIEVE_META_RESPONSE:
+        raise RuntimeError(str(answer.body.get("message", answer.request_type)))
+    return answer.body["metadata"]

@@ -1,16 +1,25 @@
-"""Masters: is there one at an address, and one of our own where there is none."""
+"""Processes of Mooncake's that this one starts and that end with it; above all masters: is there one at an address, and one of our own."""
 
 import contextlib
 import logging
+import os
+import shutil
 import socket
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from tensorlease.mooncake_master import MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens
-from tensorlease.processes import listens_at
-from tensorlease.transfer_queue.own_process import OwnProcess
+from tensorlease.errors import ConfigError
+from tensorlease.mooncake_master import INSTALL, MASTER_MAGIC, NO_SUCH_FUNCTION, free_port, listens, master_binary
+from tensorlease.processes import end_process, listens_at
 
+PAUSE_SECONDS = 0.05
+#: Characters of a log's end that an error shows.
+LOG_TAIL = 2000
 START_SECONDS = 30.0
 #: How many times a master is started: where it was to serve its metrics may be another's by then.
 STARTS_MAX = 3
@@ -22,6 +31,79 @@ METRICS_PORT = 9003
 _logger = logging.getLogger("tensorlease")
 
 
+class OwnProcess:
+    """One such process, in a session of its own: Ctrl-C must not end it before the clients that use it. Its port tells its log from others'."""
+
+    def __init__(self, command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> None:
+        self._program = command[0]
+        with _log_of(f"{self._program}_{port}") as log:
+            self.log_path = str(log.name)
+            self._log_begin = log.tell()
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            told = [_found(self._program), *command[1:]]
+            self.process = subprocess.Popen(told, env=environment, start_new_session=True, **streams)
+        self.owner = os.getpid()
+        # Runs at the interpreter's end after those of stores that were opened later, which still need it.
+        self._finalizer = weakref.finalize(self.process, _end, self.process, self.owner)
+
+    @property
+    def runs(self) -> bool:
+        """Has this very process started it, and does it still run?"""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
+        """Waits until it is ready. A RuntimeError where it has ended, or is not ready in time."""
+        until = time.monotonic() + seconds
+        while not ready():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self._program} ended with {self.process.returncode}; {self.log_tail()}")
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self._program} {what} within {seconds:g} s; {self.log_tail()}")
+            time.sleep(PAUSE_SECONDS)
+
+    def log_tail(self) -> str:
+        try:
+            with open(self.log_path, "rb") as log:
+                log.seek(self._log_begin)
+                text = log.read().decode(errors="replace")
+        except OSError as error:
+            return f"its log can't be read: {error}"
+        return f"the end of its log {self.log_path}:\n{text[-LOG_TAIL:] or 'it wrote nothing'}"
+
+    def stop(self) -> None:
+        """Ends it. Idempotent, and does nothing in a forked child."""
+        self._finalizer()
+
+
+def _log_of(name: str) -> IO[bytes]:
+    """A file that outlives the process, for whoever has a question then: one per port, so that they don't pile up. Another one that was faster at
+    the same port may write there too."""
+    path = os.path.join(tempfile.gettempdir(), f"{name}.log")
+    try:
+        log = open(path, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o644))  # noqa: SIM115 - the caller closes it
+        log.seek(0, os.SEEK_END)
+        return log
+    except OSError:
+        # It is another user's.
+        return tempfile.NamedTemporaryFile(prefix=f"{name}_", suffix=".log", delete=False)  # noqa: SIM115 - the caller closes it
+
+
+def _found(program: str) -> str:
+    on_path = shutil.which(program)
+    if on_path is not None:
+        return on_path
+    # An environment that was not activated has its programs beside the package.
+    beside = master_binary().with_name(program)
+    if not beside.exists():
+        raise ConfigError(f"there is no {program}; {INSTALL}")
+    return str(beside)
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() == owner:
+        end_process(process)
+
+
 class Address(NamedTuple):
     """Where something listens."""
 
@@ -30,10 +112,7 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, text: str, name: str) -> Self:
-        """From ``host:port``, with or without a scheme.
-
-        :raises ValueError: it has no host or no port; the message names the setting
-        """
+        """From ``host:port``, with or without a scheme. A ValueError names the setting."""
         with contextlib.suppress(ValueError):
             parts = urlsplit(text if "://" in text else f"//{text}")
             if parts.hostname and parts.port:
@@ -58,10 +137,7 @@ def own_at(address: Address) -> OwnProcess | None:
 
 
 def answers(address: Address) -> bool:
-    """Is there a master?
-
-    :raises RuntimeError: something listens there that is no master, or one that does not answer
-    """
+    """Is there a master? A RuntimeError where something else listens there, or one that does not answer."""
     try:
         connection = socket.create_connection(address, timeout=ANSWER_SECONDS)
     except OSError:
@@ -80,15 +156,11 @@ def answers(address: Address) -> bool:
 
 
 def start(address: Address, metadata: Address | None, arguments: Sequence[str]) -> OwnProcess | None:
-    """Starts a master and waits until it, and its metadata server, answer. None: somebody else's was faster, and answers.
-
-    :raises RuntimeError: it does not start
-    """
+    """Starts a master and waits until it, and its metadata server, answer. None: somebody else's was faster, and answers."""
     if not _is_ours(address.host):
-        raise RuntimeError(
-            f"no mooncake_master answers at {address}, and {address.host} is no address of this machine: start one there, or configure an "
-            "address of this machine as master_server_address"
-        )
+        silent = f"no mooncake_master answers at {address}, and {address.host} is no address of this machine"
+        ours = "configure an address of this machine as master_server_address"
+        raise RuntimeError(f"{silent}: start one there, or {ours}")
     for starts_left in reversed(range(STARTS_MAX)):
         metrics = [] if _is_free(METRICS_PORT) else [f"-metrics_port={free_port('')}"]
         master = OwnProcess(["mooncake_master", *arguments, *metrics], address.port)
@@ -110,14 +182,12 @@ def start(address: Address, metadata: Address | None, arguments: Sequence[str]) 
 
 
 def _wait_until_ready(master: OwnProcess, address: Address, metadata: Address | None) -> None:
-    """That it answers itself: another's may have been faster."""
-    master.wait_until(
-        lambda: _ready(address, metadata) and listens_at(master.process, address.port), START_SECONDS, "does not answer"
-    )
+    def is_ready() -> bool:
+        answers = _answers_now(address) and (metadata is None or metadata.listens())
+        # That it answers itself: another's may have been faster.
+        return answers and listens_at(master.process, address.port)
 
-
-def _ready(address: Address, metadata: Address | None) -> bool:
-    return _answers_now(address) and (metadata is None or metadata.listens())
+    master.wait_until(is_ready, START_SECONDS, "does not answer")
 
 
 def _answers_now(address: Address) -> bool:
@@ -141,10 +211,8 @@ def _is_ours(host: str) -> bool:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+    with contextlib.suppress(OSError), socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+        probe.bind(("", port))
+        return True
+    return False

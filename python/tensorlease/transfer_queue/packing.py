@@ -39,10 +39,7 @@ class Packed:
 
 
 def encode(key: str, value: Any) -> Packed:
-    """The value as frames, and how long they are packed.
-
-    :raises ConfigError: longer than the packed form can say
-    """
+    """The value as frames, and how long they are packed."""
     try:
         frames = released.load().encode(value)
     except Exception as error:
@@ -63,16 +60,12 @@ def encode(key: str, value: Any) -> Packed:
 
 
 def size_of(key: str, meta: Any) -> int:
-    """Bytes of the packed form, from what `put` returned for the key.
-
-    :raises ValueError: it says none
-    """
+    """Bytes of the packed form, from what `put` returned for the key."""
     size = meta.get("packed_size") if isinstance(meta, dict) else None
-    if not isinstance(size, int):
-        raise ValueError(
-            f"custom_backend_meta of key {key!r} is {meta!r}; a value that is no tensor needs the packed_size that put() returned"
-        )
-    return size
+    if isinstance(size, int):
+        return size
+    needed = "a value that is no tensor needs the packed_size that put() returned"
+    raise ValueError(f"custom_backend_meta of key {key!r} is {meta!r}; {needed}")
 
 
 def groups(packed: list[Packed], limit: int) -> Iterator[list[Packed]]:

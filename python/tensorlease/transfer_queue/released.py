@@ -31,7 +31,6 @@ _NEEDED = {
     "create_zmq_socket": (_ZMQ, "create_zmq_socket"),
     "get_node_ip_address": (_ZMQ, "get_node_ip_address"),
 }
-_OPTIONAL = {"key_not_found": ("transfer_queue", "StorageKeyNotFoundError")}
 
 _logger = logging.getLogger("tensorlease")
 
@@ -42,11 +41,7 @@ class TransferQueueMissing(ConfigError, ImportError):
 
 @functools.cache
 def load() -> SimpleNamespace:
-    """The names, and `version`.
-
-    :raises TransferQueueMissing: TransferQueue is not installed
-    :raises ConfigError: this version lacks something that is needed; the message names both
-    """
+    """The names, and `version`. A ConfigError where TransferQueue is not installed, or lacks something that is needed."""
     version = _version()
     found = SimpleNamespace(version=version)
     for ours, (module, name) in _NEEDED.items():
@@ -57,13 +52,11 @@ def load() -> SimpleNamespace:
                 f"TransferQueue {version} has no {module}.{name}, which tensorlease.transfer_queue needs ({error}); "
                 f"install one of the tested versions: {', '.join(TESTED)}"
             ) from error
-    for ours, (module, name) in _OPTIONAL.items():
-        setattr(found, ours, getattr(importlib.import_module(module), name, None))
+    # Older versions have no class for it.
+    found.key_not_found = getattr(importlib.import_module("transfer_queue"), "StorageKeyNotFoundError", None)
     if version not in TESTED:
-        tested = ", ".join(TESTED)
-        _logger.warning(
-            "found TransferQueue %s; tensorlease.transfer_queue is tested with %s and goes on", version, tested
-        )
+        told = "found TransferQueue %s; tensorlease.transfer_queue is tested with %s and goes on"
+        _logger.warning(told, version, ", ".join(TESTED))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -45,21 +45,17 @@ class Tuning:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Tuning:
-        """From the configuration of the backend.
-
-        :raises ConfigError: a name is unknown, or a value is wrong
-        """
+        """From the configuration of the backend. A ConfigError where a name is unknown, or a value is wrong."""
         section = config.get(SECTION)
         if section is None:
             return cls()
         names = list(cls.__dataclass_fields__)
         if not hasattr(section, "keys"):
             raise ConfigError(f"backend.MooncakeStore.{SECTION} is {section!r}; give a section with {', '.join(names)}")
-        unknown = [name for name in section if name not in names]
+        unknown = ", ".join(repr(name) for name in section if name not in names)
         if unknown:
-            raise ConfigError(
-                f"backend.MooncakeStore.{SECTION} has no setting {', '.join(map(repr, unknown))}; allowed are {', '.join(names)}"
-            )
+            told = f"backend.MooncakeStore.{SECTION} has no setting {unknown}"
+            raise ConfigError(f"{told}; allowed are {', '.join(names)}")
         # None, an empty line in a YAML file, leaves the default.
         tuning = cls(**{name: section[name] for name in section if section[name] is not None})
         tuning._check()
@@ -79,10 +75,7 @@ class Tuning:
             raise _wrong("prewarm", self.prewarm, f"at most max_bytes, which is {self.max_bytes}")
 
     def budget(self) -> int:
-        """`max_bytes` as a number.
-
-        :raises ConfigError: it is none
-        """
+        """`max_bytes` as a number."""
         return _bytes("max_bytes", self.max_bytes)
 
     def options(self, protocol: str) -> dict[str, Any]:
@@ -95,47 +88,26 @@ class Tuning:
         return {"max_bytes": self.budget(), "prewarm": prewarm} | kept
 
 
-@dataclass(frozen=True)
 class Backend:
-    """TransferQueue's own keys, read as its client reads them."""
+    """TransferQueue's own keys, read as its client reads them, with the same errors."""
 
-    master: str
-    metadata: str
-    hostname: str
-    segment_bytes: int
-    local_buffer_bytes: int
-    protocol: str
-    device: str
-    hard_pin: bool
-    use_gdr: bool
-    staging_mb: int
-    tuning: Tuning = field(default_factory=Tuning)
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Backend:
-        """From the configuration of the backend.
-
-        :raises ValueError: as TransferQueue's client; `ConfigError` for our own settings
-        """
-        protocol = str(config.get("protocol", "tcp"))
-        use_gdr = bool(config.get("use_gdr", False))
-        if use_gdr and protocol != "rdma":
-            raise ValueError(
-                f"use_gdr=True requires protocol='rdma', but got protocol='{protocol}'; set protocol: rdma, or use_gdr: false"
-            )
-        return cls(
-            master=_address(config, "master_server_address"),
-            metadata=metadata_url(_address(config, "metadata_server")),
-            hostname=str(config.get("local_hostname") or released.load().get_node_ip_address()),
-            segment_bytes=int(config.get("global_segment_size", SEGMENT_BYTES)),
-            local_buffer_bytes=int(config.get("local_buffer_size", LOCAL_BUFFER_BYTES)),
-            protocol=protocol,
-            device=str(config.get("device_name") or ""),
-            hard_pin=_hard_pin(config),
-            use_gdr=use_gdr,
-            staging_mb=int(config.get("gdr_staging_buffer_mb", STAGING_MB)),
-            tuning=Tuning.of(config),
-        )
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.protocol = str(config.get("protocol", "tcp"))
+        self.use_gdr = bool(config.get("use_gdr", False))
+        if self.use_gdr and self.protocol != "rdma":
+            needed = f"use_gdr=True requires protocol='rdma', but got protocol='{self.protocol}'"
+            raise ValueError(f"{needed}; set protocol: rdma, or use_gdr: false")
+        self.master = _address(config, "master_server_address")
+        self.metadata = metadata_url(_address(config, "metadata_server"))
+        self.hostname = str(config.get("local_hostname") or released.load().get_node_ip_address())
+        self.segment_bytes = int(config.get("global_segment_size", SEGMENT_BYTES))
+        self.local_buffer_bytes = int(config.get("local_buffer_size", LOCAL_BUFFER_BYTES))
+        self.device = str(config.get("device_name") or "")
+        # What is pinned is never evicted, so it can't be offloaded either.
+        is_offloaded, hard_pin = (config.get("offload") or {}).get("enabled", False), config.get("hard_pin")
+        self.hard_pin = not is_offloaded if hard_pin is None else bool(hard_pin)
+        self.staging_mb = int(config.get("gdr_staging_buffer_mb", STAGING_MB))
+        self.tuning = Tuning.of(config)
 
     def url(self) -> str:
         options = {
@@ -167,12 +139,6 @@ def _address(config: Mapping[str, Any], name: str) -> str:
     return address
 
 
-def _hard_pin(config: Mapping[str, Any]) -> bool:
-    """What is pinned is never evicted, so it can't be offloaded either."""
-    hard_pin = config.get("hard_pin")
-    return not (config.get("offload") or {}).get("enabled", False) if hard_pin is None else bool(hard_pin)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -196,10 +162,7 @@ def dense_columns(tuning: Tuning) -> bool:
 
 
 def set_dense(dense: bool | None) -> None:
-    """Overrides the configuration in this process.
-
-    :raises ConfigError: it is neither True, False nor None
-    """
+    """Overrides the configuration in this process."""
     global _dense
     if dense not in (True, False, None):
         raise ConfigError(f"dense is {dense!r}; give True, False, or None to leave it to the configuration")

@@ -271,7 +271,7 @@ def test_rows_of_one_field_have_one_dtype(outcomes: dict[str, Outcomes]) -> None
 
 def test_a_field_whose_partition_was_emptied_takes_another_dtype() -> None:
     """What this process has put before is asked about, and not believed."""
-    from tensorlease.transfer_queue import partition_fields
+    from tensorlease.transfer_queue import manager as module
     from tensorlease.transfer_queue.manager import TensorleaseStorageManager
 
     manager = object.__new__(TensorleaseStorageManager)
@@ -279,13 +279,13 @@ def test_a_field_whose_partition_was_emptied_takes_another_dtype() -> None:
     metadata = SimpleNamespace(partition_ids=["p"], field_schema={})
     asyncio.run(manager._refuse_second_kind({"x": torch.ones(2)}, metadata))
     asked = mock.Mock(return_value={"x": None})
-    with mock.patch.object(partition_fields, "kinds_in_partition", asked):
+    with mock.patch.object(module, "kinds_in_partition", asked):
         asyncio.run(manager._refuse_second_kind({"x": torch.ones(2)}, metadata))
         asked.assert_not_called()
         asyncio.run(manager._refuse_second_kind({"x": torch.ones(2).int()}, metadata))
         asked.assert_called_once()
     with (
-        mock.patch.object(partition_fields, "kinds_in_partition", return_value={"x": torch.int32}),
+        mock.patch.object(module, "kinds_in_partition", return_value={"x": torch.int32}),
         pytest.raises(tl.ConfigError, match="another name"),
     ):
         asyncio.run(manager._refuse_second_kind({"x": torch.ones(2)}, metadata))

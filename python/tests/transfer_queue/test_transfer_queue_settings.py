@@ -72,7 +72,7 @@ def test_all_memory_is_made_with_the_client_where_the_transport_needs_it_registe
     protocol: str, section: dict[str, Any], bytes_made: int
 ) -> None:
     config = backend_config(NOWHERE, protocol=protocol, tensorlease=section)
-    backend = settings.Backend.of(config)
+    backend = settings.Backend(config)
     assert backend.tuning.options(backend.protocol)["prewarm"] == bytes_made
 
 
@@ -106,4 +106,4 @@ def test_the_metadata_server_is_read_as_the_released_client_reads_it(
     monkeypatch.setattr("transfer_queue.storage.clients.mooncake_client.MooncakeDistributedStore", Noted)
     config = backend_config(NOWHERE, metadata_server=written)
     MooncakeStoreClient(config)
-    assert settings.Backend.of(config).metadata == passed[0]
+    assert settings.Backend(config).metadata == passed[0]
