@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "leased {}, copied {}, registrations of reads {}",
         store.stats().get("leased_reads"),
         store.stats().get("copied_reads"),
-        store.stats().get("register_calls_per_read")
+        store.stats().get("hot_path_register_calls")
     );
     store.close(Patience::default())?;
     Ok(())

@@ -38,7 +38,7 @@ macro_rules! counters {
             pub(crate) fn report(&self, stats: &mut Stats) {
                 $(stats.push(stringify!($name), self.$name.get());)+
                 // The older name stays beside it for one version.
-                stats.push("hot_path_register_calls", self.register_calls_per_read.get());
+                stats.push("register_calls_per_read", self.hot_path_register_calls.get());
             }
         }
     };
@@ -50,7 +50,7 @@ counters! {
     /// Bytes of those.
     registered_bytes,
     /// Registrations of the read and write paths, not of slabs: 0 while the pooled path serves all.
-    register_calls_per_read,
+    hot_path_register_calls,
     /// Values delivered in the arena.
     leased_reads,
     /// Values delivered as copies.

@@ -65,7 +65,7 @@ impl Registrations {
 
     /// Registers memory for one call: all of it, or none.
     pub(crate) fn register_for_call(&self, regions: &[Region]) -> Result<(), Fault> {
-        let calls = &self.accounts.counters().register_calls_per_read;
+        let calls = &self.accounts.counters().hot_path_register_calls;
         self.register_all(regions, || calls.add(1))
             .map_err(|error| refused(&error))
     }

@@ -162,7 +162,7 @@ fn what_lies_in_the_arena_is_read_into_directly_without_a_registration() {
         let rig = Rig::new(engine, &budget(32 * MIB));
         let values = rig.fill(&lens);
         read_into_the_arena(&rig.store, &values);
-        assert_eq!(stat(&rig.store, "register_calls_per_read"), 0, "{name}");
+        assert_eq!(stat(&rig.store, "hot_path_register_calls"), 0, "{name}");
         assert_idle(&rig.store);
     }
     // A slab of several registrations, which no transfer crosses: the rig checks that.
@@ -176,7 +176,7 @@ fn what_lies_in_the_arena_is_read_into_directly_without_a_registration() {
     // Several blocks of one such slab: some begin in one registration and end in the next.
     let values = rig.fill(&[700 * KIB; 12]);
     read_into_the_arena(&rig.store, &values);
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 0);
+    assert_eq!(stat(&rig.store, "hot_path_register_calls"), 0);
 }
 
 /// Bytes that are mapped between these addresses.

@@ -60,7 +60,7 @@ fn eight_oversized_tensors_are_one_registration_and_one_transfer() {
     assert_eq!(reads.len(), 1, "one transfer");
     assert_eq!(reads[0].len(), 8);
     assert_eq!(rig.calls.count(|call| matches!(call, Call::Unregister(_))), 1);
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 1);
+    assert_eq!(stat(&rig.store, "hot_path_register_calls"), 1);
     assert_eq!(stat(&rig.store, "registered_reads"), 8);
     assert_eq!(stat(&rig.store, "fallback_too_large"), 8);
     assert_idle(&rig.store);
@@ -79,7 +79,7 @@ fn where_copies_are_cheaper_nothing_is_registered() {
     let (rig, tensors) = oversized(dear_to_register(), &[DType::F32], 3);
     read_all(&rig, &tensors);
     // The bounce reserve becomes a slab at the first copy; nothing is registered for a read.
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 0);
+    assert_eq!(stat(&rig.store, "hot_path_register_calls"), 0);
     assert_eq!(stat(&rig.store, "copied_reads"), 3);
     assert_eq!(stat(&rig.store, "fallback_too_large"), 3);
     assert_eq!(stat(&rig.store, "registered_reads"), 0);

@@ -116,7 +116,7 @@ fn behind_a_host_what_lies_in_the_arena_is_read_into_directly() {
         .map(|(at, value)| PutItem::tensor(format!("k{at}"), bytes_spec(value.len() as u64), value.clone()));
     store.put(items.collect(), Patience::default()).unwrap();
     read_into_the_arena(&store, &values);
-    assert_eq!(stat(&store, "register_calls_per_read"), 0);
+    assert_eq!(stat(&store, "hot_path_register_calls"), 0);
 }
 
 #[test]

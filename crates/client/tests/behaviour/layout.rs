@@ -121,5 +121,5 @@ fn reads_into_callers_memory_are_staged_the_same_way() {
     let reads = rig.calls.reads();
     assert_eq!(reads.len(), 1);
     assert_tight(&reads[0]);
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 0);
+    assert_eq!(stat(&rig.store, "hot_path_register_calls"), 0);
 }

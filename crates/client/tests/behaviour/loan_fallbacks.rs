@@ -338,7 +338,7 @@ fn callers_memory_is_filled_through_the_arena_where_nothing_is_lent() {
         !rig.calls.reads().iter().flatten().any(direct),
         "the caller's memory is no target"
     );
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 0);
+    assert_eq!(stat(&rig.store, "hot_path_register_calls"), 0);
     assert_eq!(stat(&rig.store, "fallback_no_loan"), 4);
     assert_eq!(stat(&rig.store, "retries"), 0);
     assert_given_back(&rig, &lending);

@@ -22,7 +22,7 @@ fn register_per_call_is_one_registration_per_dtype_and_batch_of_400() {
     let mut calls: Vec<usize> = rig.calls.reads().iter().map(Vec::len).collect();
     calls.sort_unstable();
     assert_eq!(calls, [1, 400]);
-    assert_eq!(stat(&rig.store, "register_calls_per_read"), 2);
+    assert_eq!(stat(&rig.store, "hot_path_register_calls"), 2);
 }
 
 #[test]
@@ -34,10 +34,10 @@ fn a_value_larger_than_one_registration_is_registered_in_pieces_for_its_call() {
     let rig = Rig::claiming(free_engine(), claims, &budget(64 * MIB));
     let len = 3 * MIB + 5000;
     let values = rig.fill(&[len]);
-    let before = rig.store.stats().get("register_calls_per_read");
+    let before = rig.store.stats().get("hot_path_register_calls");
     let read = rig.read(&[len], Delivery::RegisterPerCall).unwrap();
     assert!(read[0].as_slice() == values[0].as_slice(), "every byte at its place");
-    assert_eq!(rig.store.stats().get("register_calls_per_read") - before, 4.0);
+    assert_eq!(rig.store.stats().get("hot_path_register_calls") - before, 4.0);
     drop(read);
     assert_idle(&rig.store);
 }

@@ -271,7 +271,7 @@ fn a_read_that_has_no_handle_holds_no_lease_while_it_waits() {
     rig.fill(&[5 * MIB]);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| rig.read(&[5 * MIB], Delivery::Leased));
-        // Between two tries the block is free: 75 ms or more after the third.
+        // Between two tries the block is free: 40 ms or more after the third.
         while !reader.is_finished() {
             held.fetch_min(stat(&rig.store, "in_flight_bytes"), Relaxed);
         }

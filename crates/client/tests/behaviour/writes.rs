@@ -28,7 +28,7 @@ fn read_one(rig: &Rig, key: &str, len: u64) -> Buffer {
 
 /// Registrations of the write path itself: those of slabs are not counted here.
 fn write_registrations(rig: &Rig) -> u64 {
-    stat(&rig.store, "register_calls_per_read")
+    stat(&rig.store, "hot_path_register_calls")
 }
 
 #[test]
