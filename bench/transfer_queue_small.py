@@ -3,7 +3,7 @@
 Each job is a process of its own with a Ray and a Mooncake master of its own; the clients alternate. The time of the controller, which is the
 same code in both, is shown apart: ratios are of what is left, and of the whole.
 
-Usage: python bench/transfer_queue_small.py --json FILE [--owners same,other] [--jobs N] [--reps N] [--check]
+Usage: python -m bench.transfer_queue_small --json FILE [--owners same,other] [--jobs N] [--reps N] [--check]
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def in_a_process(client: str, owner: str, reps: int) -> dict[str, list[dict[str,
     """A job of its own: what each of its calls took."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "measured.json", Path(folder) / "log"
-        command = [sys.executable, __file__, "--job", client, "--owner", owner, "--reps", str(reps), "--json", str(out)]
+        job = [sys.executable, "-m", "bench.transfer_queue_small"]
+        command = [*job, "--job", client, "--owner", owner, "--reps", str(reps), "--json", str(out)]
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         with log.open("wb") as written:
             done = subprocess.run(

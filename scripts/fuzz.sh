@@ -34,7 +34,7 @@ fuzz() {
 set -m
 running=()
 status=0
-trap 'for job in "${running[@]}"; do kill -- "-$job"; done; exit 130' INT TERM
+trap 'for job in "${running[@]}"; do kill -- "-$job" 2>/dev/null || true; done; exit 130' INT TERM
 for target in "${targets[@]}"; do
     fuzz "$(basename "$target" .rs)" &
     running+=($!)

@@ -454,16 +454,6 @@ def test_the_code_map_and_the_files_agree(tmp_path: Path) -> None:
     ]
 
 
-def test_lines_of_the_wheels_python_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidy, "PYTHON_LINES_MAX", 3)
-    files = {"python/tensorlease/store.py": "a = 1\n" * 3, "python/tests/test_a.py": "a = 1\n" * 9}
-    assert breaches(tmp_path, tidy.check_python_lines, files) == []
-    files["python/tensorlease/doctor/looks.py"] = "a = 1\n"
-    assert breaches(tmp_path, tidy.check_python_lines, files) == [
-        "python/tensorlease:1: 4 lines of Python in the wheel; at most 3"
-    ]
-
-
 def test_lines_of_rust_are_counted_without_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "crates/engine/src/lib.rs": '#[cfg(feature = "conformance")]\npub mod conformance;\nmod decorators;\n#[cfg(test)]\nmod rig;\n',

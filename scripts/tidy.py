@@ -27,8 +27,6 @@ WHEEL_OPTIONS_MAX = 30
 #: What the crates and the native module may have without tests, comments and blank lines included. A test is what stands
 #: behind `cfg(test)`, and each file behind a feature that only tests switch on.
 RUST_LINES_MAX = 28_000
-#: The Python of the wheel, comments and blank lines included.
-PYTHON_LINES_MAX = 7_000
 TEST_FEATURES = {"conformance", "test-hooks"}
 
 # Where `unsafe` may stand, and why it must. Everywhere else it is a breach.
@@ -117,13 +115,6 @@ def check_rust_lines(tree: Tree) -> None:
     lines = sum(rust_lines(tree, root) for root in RUST_ROOTS)
     if lines > RUST_LINES_MAX:
         tree.report("crates", 1, f"{lines} lines of Rust without tests, python/src included; at most {RUST_LINES_MAX}")
-
-
-def check_python_lines(tree: Tree) -> None:
-    """The wheel's Python stays below a limit."""
-    lines = sum(len(text.splitlines()) for path, text in tree.files(".py") if path.startswith("python/tensorlease/"))
-    if lines > PYTHON_LINES_MAX:
-        tree.report("python/tensorlease", 1, f"{lines} lines of Python in the wheel; at most {PYTHON_LINES_MAX}")
 
 
 def rust_lines(tree: Tree, root: str) -> int:
@@ -341,7 +332,6 @@ CHECKS = [
     check_lengths,
     check_wheel,
     check_rust_lines,
-    check_python_lines,
     check_circles,
     check_rooms,
     check_unsafe,

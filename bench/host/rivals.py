@@ -69,7 +69,7 @@ def sides() -> Iterator[tuple[Any, Any]]:
     # An actor computes with one thread unless told otherwise; the stores may copy with more.
     environment = {
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
-        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
     }
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray lets its workers, which SimpleStorage's units are too, yield to all other processes; the daemon does not.

@@ -89,7 +89,7 @@ impl CoreStore {
     }
 
     /// Stores values; per key None for a tensor, `{"packed_size": n}` for another value.
-    #[pyo3(signature = (keys, values, *, delivery, allow_pickle, timeout, interrupt))]
+    #[pyo3(signature = (keys, values, delivery, allow_pickle, timeout, interrupt))]
     fn put<'py>(
         &self,
         py: Python<'py>,
@@ -119,7 +119,7 @@ impl CoreStore {
     }
 
     /// Reads values, in the order of the keys.
-    #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, delivery, timeout, allow_pickle, interrupt))]
+    #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, delivery, timeout, allow_pickle, interrupt))]
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -146,7 +146,7 @@ impl CoreStore {
     }
 
     /// Reads values where the store keeps them, in the order of the keys. Each array is read-only and pins its object.
-    #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, *, timeout, allow_pickle, interrupt))]
+    #[pyo3(signature = (keys, shapes, dtypes, custom_backend_meta, timeout, allow_pickle, interrupt))]
     fn view<'py>(
         &self,
         py: Python<'py>,
@@ -197,7 +197,7 @@ impl CoreStore {
     }
 
     /// Reads into tensors or arrays of the caller.
-    #[pyo3(signature = (keys, tensors, *, direct, timeout, interrupt))]
+    #[pyo3(signature = (keys, tensors, direct, timeout, interrupt))]
     fn get_into<'py>(
         &self,
         py: Python<'py>,

@@ -95,9 +95,11 @@ def ensure_daemon() -> None:
 def _start_unless_there(socket: str, until: float) -> None:
     """The process that had the turn before may have started it. One whose socket was removed is named by `open`."""
     hidden_until = time.monotonic() + HIDDEN_SECONDS
-    while not host_listens(socket) and time.monotonic() <= hidden_until:
+    while not host_listens(socket):
         if host_holder(socket) is None:
             _start(socket, until)
+            return
+        if hidden_until < time.monotonic():
             return
         time.sleep(TURN_PAUSE)
 

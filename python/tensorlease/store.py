@@ -33,7 +33,6 @@ SECONDS_MAX = 1e12
 _logger = logging.getLogger("tensorlease")
 _Result = TypeVar("_Result")
 #: Arguments by name, which go on to the core as they are.
-_How = dict[str, Any]
 #: Keys, shape and dtype of each field.
 _Fields = Mapping[str, tuple[Iterable[str], Any, Any]]
 #: What `put` returned for each key.
@@ -154,8 +153,7 @@ class Store:
             ``stats()["abandoned_running_calls"]`` is 0, or a mixture may be stored. Dropping them is fine. The same holds after Ctrl-C and a
             cancelled ``aput``
         """
-        how: _How = {"delivery": delivery, "allow_pickle": allow_pickle, "timeout": timeout}
-        return self._core.put(keys, values, **how, interrupt=None)
+        return self._core.put(keys, values, delivery, allow_pickle, timeout, None)
 
     def empty(self, shape: Any, dtype: Any, *, timeout: float | None = None) -> Any:
         """Makes a tensor in the arena, contents unspecified. ``put`` of it needs no registration, and no copy but the one into the store.
@@ -206,10 +204,8 @@ class Store:
         if _flag(view, "view"):
             if delivery is not None:
                 raise ConfigError(f"view=True is a way of delivery of its own; leave out delivery={shown(delivery)}")
-            how: _How = {"timeout": timeout, "allow_pickle": allow_pickle}
-            return self._core.view(keys, shapes, dtypes, custom_backend_meta, **how, interrupt=None)
-        how = {"delivery": delivery, "timeout": timeout, "allow_pickle": allow_pickle}
-        return self._core.get(keys, shapes, dtypes, custom_backend_meta, **how, interrupt=None)
+            return self._core.view(keys, shapes, dtypes, custom_backend_meta, timeout, allow_pickle, None)
+        return self._core.get(keys, shapes, dtypes, custom_backend_meta, delivery, timeout, allow_pickle, None)
 
     def get_batch(
         self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
@@ -315,8 +311,8 @@ class Store:
         timeout: float | None = None,
     ) -> list[dict[str, int] | None]:
         """``put`` for asyncio."""
-        how: _How = {"delivery": delivery, "allow_pickle": allow_pickle, "timeout": timeout}
-        return await self._run(lambda interrupt: self._core.put(keys, values, **how, interrupt=interrupt))
+        how = (delivery, allow_pickle, timeout)
+        return await self._run(lambda interrupt: self._core.put(keys, values, *how, interrupt))
 
     async def aget(
         self,
@@ -331,8 +327,8 @@ class Store:
     ) -> list[Any]:
         """``get`` for asyncio."""
         what = (keys, shapes, dtypes, custom_backend_meta)
-        how: _How = {"delivery": delivery, "timeout": timeout, "allow_pickle": allow_pickle}
-        return await self._run(lambda interrupt: self._core.get(*what, **how, interrupt=interrupt))
+        how = (delivery, timeout, allow_pickle)
+        return await self._run(lambda interrupt: self._core.get(*what, *how, interrupt))
 
     async def aget_batch(
         self, keys: Iterable[str], shape: Any, dtype: Any, *, delivery: str | None = None, timeout: float | None = None
@@ -353,8 +349,7 @@ class Store:
         """``get_into`` for asyncio."""
         destinations = listed(tensors, "tensors")
         with _marking_written(destinations):
-            how: _How = {"direct": direct, "timeout": timeout}
-            await self._run(lambda interrupt: self._core.get_into(keys, destinations, **how, interrupt=interrupt))
+            await self._run(lambda interrupt: self._core.get_into(keys, destinations, direct, timeout, interrupt))
 
     async def await_keys(self, keys: Iterable[str], timeout: float | None = None) -> None:
         """``wait`` for asyncio, with the same arguments and errors. Any number of tasks may wait: one thread of the store looks for all their keys."""

@@ -125,7 +125,7 @@ def test_what_arrives_after_a_timeout_changes_nothing_that_was_handed_out(
         print(f"\n{ROUNDS} rounds: {changed}")
     assert changed.given_up == ROUNDS * (len(FORMS) + 1)
     # On a busy machine a round may end before its reads have begun.
-    assert sum(held >= ROWS * ROW_BYTES for held in changed.in_flight) > ROUNDS // 2
+    assert sum(held >= ROWS * ROW_BYTES for held in changed.in_flight) > ROUNDS * 3 // 4
     assert changed.tensors > ROUNDS * 30
     assert changed.handed_out == 0
     assert changed.direct > 0

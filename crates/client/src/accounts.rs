@@ -2,13 +2,13 @@
 
 use crate::{
     FallbackKind,
-    patience::lock,
     stats::{Counters, Stages},
 };
 use std::{
     collections::HashSet,
     sync::{Mutex, OnceLock},
 };
+use tensorlease_memory::lock;
 
 /// Shared by everything in a store that counts.
 #[derive(Debug, Default)]

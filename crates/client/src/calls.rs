@@ -3,12 +3,7 @@
 //! A call is handed over by value. While it runs, its worker owns it, and with it every block that the engine may write. A caller that gives up takes
 //! nothing away from a running call: what that brings is dropped when it ends, and so freed.
 
-use crate::{
-    CallError,
-    accounts::Accounts,
-    patience::{Wait, lock},
-    workers::Workers,
-};
+use crate::{CallError, accounts::Accounts, patience::Wait, workers::Workers};
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,7 +15,7 @@ use std::{
 };
 use tensorlease_arena::plan::GroupLimits;
 use tensorlease_engine::{Capabilities, Engine, Fault, FaultKind, Registration};
-use tensorlease_memory::limits;
+use tensorlease_memory::{limits, lock};
 
 /// Engine calls that may hang without a caller before the store says that the engine is gone.
 const ABANDONED_CALLS_MAX: usize = 16;

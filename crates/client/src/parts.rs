@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 /// Shared by every handle of a store and by its running calls.
 pub(crate) struct Parts {
-    pub(crate) memory: Memory,
+    /// Before the memory: fields are dropped in this order, and an engine is let go before what is registered with it is unmapped.
     pub(crate) calls: Arc<Calls>,
+    pub(crate) memory: Memory,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) life: Arc<Life>,
     pub(crate) options: Options,

@@ -3,9 +3,10 @@
 use crate::CallError;
 use std::{
     fmt,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
+use tensorlease_memory::lock;
 
 /// A waiting call comes back at least this often to ask `interrupted`.
 const SLICE: Duration = Duration::from_millis(20);
@@ -133,11 +134,6 @@ impl Wait<'_> {
             );
         }
     }
-}
-
-/// Locks also after a panic elsewhere: what these locks guard is changed in single steps, so it is whole at any time.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -200,8 +200,10 @@ impl<C: Course> Reading<'_, C> {
             }
             job.note_versions(describe::versions(parts, &items, job.unversioned(), wait)?);
             let done = parts.run(calls, job.at_once(), wait)?;
+            let next = course.settle(parts, &mut job, done)?;
+            // After settling: memory that several transfers share goes to quarantine there.
             parts.memory.check_quarantine()?;
-            match course.settle(parts, &mut job, done)? {
+            match next {
                 Next::Deliver => break,
                 Next::Fail(failures) => {
                     let failures = describe::name_mismatches(parts, &items, failures, wait);

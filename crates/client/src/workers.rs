@@ -3,7 +3,6 @@
 //! A call that its caller has abandoned may keep its thread for as long as the engine likes (Mooncake: 60 s). Such a
 //! thread no longer counts: another one takes its place, and it ends when its engine call does.
 
-use crate::patience::lock;
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,6 +10,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use tensorlease_memory::lock;
 
 /// A thread without work for this long ends; the next job starts another.
 const IDLE_MAX: Duration = Duration::from_secs(30);

@@ -21,7 +21,6 @@ mod write;
 pub use connect::{ConnectError, WELCOME_MAX};
 pub use session::HostReport;
 
-use crate::lock::lock;
 use crate::place::SocketPath;
 use crate::wire::{Answer, KEY_BYTES_MAX, Request};
 use extents::Extents;
@@ -37,7 +36,7 @@ use std::time::{Duration, Instant};
 use tensorlease_engine::{
     Capabilities, CloseError, Engine, EngineStats, Fault, ObjectInfo, ReadOp, RegisterError, Viewed, Views, WriteOp,
 };
-use tensorlease_memory::{Region, SlabSource};
+use tensorlease_memory::{Region, SlabSource, lock};
 use window::Window;
 
 /// A close waits so long for running calls before it ends the lanes, and twice as long before it ends the socket.

@@ -21,7 +21,6 @@ mod violation;
 pub use relay::Behind;
 pub use start::{DaemonOptions, StartError};
 
-use crate::lock::lock;
 use crate::place::SocketPath;
 use memory::ArenaMemory;
 use relay::Relay;
@@ -31,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tensorlease_memory::lock;
 
 /// A daemon that runs in threads of this process. Dropped, it stops.
 pub struct Daemon {

@@ -9,7 +9,6 @@
 mod client;
 mod daemon;
 mod descriptors;
-mod lock;
 mod place;
 mod socket;
 mod watch;

@@ -139,7 +139,7 @@ impl OfKind {
     }
 }
 
-/// Each change is one assignment: no panic leaves it half done.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks also after a panic elsewhere: what is locked this way is changed in single steps, so no panic leaves it half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

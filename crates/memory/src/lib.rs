@@ -68,7 +68,7 @@ pub use buffer::Buffer;
 pub use caller_memory::CallerMemory;
 pub use copy::{CopyMode, NON_TEMPORAL_BYTES_MIN, copy, copy_all};
 pub use fork::ForkPolicy;
-pub use growing::{GrowError, Growth};
+pub use growing::{GrowError, Growth, lock};
 pub use growth::{Grown, SlabKeeper, Ungrown, Unregistered};
 pub use heap::{HeapBytes, has_room};
 pub use landing::{Landing, into_buffers, into_whole_buffers};

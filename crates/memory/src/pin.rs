@@ -178,9 +178,11 @@ impl Pinner {
         let mut table = self.lock_table();
         let pinned = self.write_pinned().remove(region);
         let slot = pinned.ok_or(PinError::Unknown { addr, len })?;
-        table
-            .update(slot, std::ptr::null_mut(), 0)
-            .map_err(|source| PinError::Kernel { len, source })?;
+        if let Err(source) = table.update(slot, std::ptr::null_mut(), 0) {
+            // It is pinned still.
+            self.write_pinned().insert(region, slot);
+            return Err(PinError::Kernel { len, source });
+        }
         table.free.push(slot);
         Ok(())
     }

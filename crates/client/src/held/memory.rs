@@ -16,18 +16,19 @@ const BOOK_BYTES_CHECKED: usize = 4 << 20;
 
 /// Its two pools, what of them is registered, and what may still be written.
 pub(crate) struct Memory {
+    /// Both hold the engine, which is let go before the memory is unmapped: fields are dropped in this order.
+    pub(super) calls: Arc<Calls>,
+    pub(super) registrations: Arc<Registrations>,
     /// Memory registered with the engine.
     pub(super) arena: Pool,
     /// Recycled memory for copies, never registered.
     pub(super) copies: Pool,
-    pub(super) registrations: Arc<Registrations>,
     pub(super) quarantine: Arc<Quarantine>,
     quarantine_bytes_max: u64,
     /// The arena's memory is the engine's, and others need it too.
     lends_slabs: bool,
     /// The last wait for a staging block was in vain: the next one is short, until there is one again.
     pub(super) staging_starved: AtomicBool,
-    pub(super) calls: Arc<Calls>,
     pub(super) accounts: Arc<Accounts>,
     pub(super) life: Arc<Life>,
 }

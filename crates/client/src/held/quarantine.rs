@@ -1,6 +1,6 @@
 //! Memory that a transfer may still use after its call has ended.
 
-use crate::{accounts::Accounts, patience::lock};
+use crate::accounts::Accounts;
 use std::{
     any::Any,
     mem,
@@ -10,7 +10,7 @@ use std::{
     },
 };
 use tensorlease_engine::{Fault, FaultKind};
-use tensorlease_memory::{Buffer, Landing, Pool};
+use tensorlease_memory::{Buffer, Landing, Pool, lock};
 
 /// Keeps it out of circulation until the engine is closed.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! Which memory is registered with the engine, and where one registration ends and the next one begins.
 
-use crate::{accounts::Accounts, calls::Calls, patience::lock};
+use crate::{accounts::Accounts, calls::Calls};
 use std::{
     error::Error,
     ops::Range,
     sync::{Arc, Mutex},
 };
 use tensorlease_engine::{Fault, FaultKind, RegisterError, chained};
-use tensorlease_memory::{GrowError, Region, RegionMap, SlabKeeper, Source};
+use tensorlease_memory::{GrowError, Region, RegionMap, SlabKeeper, Source, lock};
 
 /// Registers slabs for as long as they live, and other memory for single calls.
 pub(crate) struct Registrations {

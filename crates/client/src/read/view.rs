@@ -4,7 +4,6 @@ use super::describe::{check_len, mismatch, object_kind, value_bytes, words};
 use crate::{
     CallError, Expected, ObjectKind, ReadError, ReadItem, ReadRequest,
     error::{all_or_failures, read_error},
-    keys::all_namespaced,
     parts::Parts,
     patience::Wait,
 };
@@ -82,8 +81,8 @@ fn viewed(parts: &Parts, wanted: &[(String, Expected)], wait: &Wait<'_>) -> Resu
         );
         return Err(CallError::Invalid { message }.into());
     }
-    let keys: Vec<String> = wanted.iter().map(|(key, _)| key.clone()).collect();
-    let keys = all_namespaced(&parts.options.namespace, &keys);
+    let namespace = &*parts.options.namespace;
+    let keys = wanted.iter().map(|(key, _)| [namespace, key].concat()).collect();
     let viewed = parts.calls.ask(keys, wait, |engine, keys| match engine.views() {
         Some(views) => views.view_batch(keys),
         None => keys.iter().map(|_| Err(Fault::closed())).collect(),

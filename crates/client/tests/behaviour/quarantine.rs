@@ -198,6 +198,27 @@ fn a_quarantine_past_its_bound_says_what_to_do() {
 }
 
 #[test]
+fn memory_of_several_values_counts_in_the_quarantine_before_the_next_try() {
+    let engine = LateWriting::new(free_engine(), Duration::from_millis(1), Choice::always());
+    let options = Options {
+        quarantine_bytes: Some(200_000),
+        ..patient(64 * MIB)
+    };
+    let rig = Rig::registering(Arc::new(engine), &options);
+    rig.fill(&[150_000, 150_000]);
+    let error = rig.read(&[150_000, 150_000], Delivery::RegisterPerCall).unwrap_err();
+    let ReadError::ArenaExhausted { message, held, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(message.contains("quarantine_bytes=200000"), "{held} in {message}");
+    assert_eq!(
+        rig.calls.reads().len(),
+        1,
+        "one call, whose late memory is past the bound"
+    );
+}
+
+#[test]
 fn a_bounce_reserve_in_quarantine_leaves_staging_to_the_arena_until_that_is_full_too() {
     let engine = LateWriting::new(free_engine(), Duration::from_millis(1), Choice::keys(["k0"]));
     let rig = Rig::registering(Arc::new(engine), &budget(16 * MIB));

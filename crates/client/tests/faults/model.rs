@@ -53,7 +53,7 @@ pub(crate) struct Model {
     clock: AtomicU64,
     keys: Vec<Mutex<Vec<Write>>>,
     /// After a failed replace the old value is still there.
-    atomic_replace: bool,
+    describes: bool,
 }
 
 /// A write that has begun.
@@ -72,11 +72,11 @@ pub(crate) struct Possible {
 
 impl Model {
     /// Keys without values.
-    pub(crate) fn new(keys: usize, atomic_replace: bool) -> Self {
+    pub(crate) fn new(keys: usize, describes: bool) -> Self {
         let model = Self {
             clock: AtomicU64::new(1),
             keys: (0..keys).map(|_| Mutex::default()).collect(),
-            atomic_replace,
+            describes,
         };
         for key in 0..keys {
             let begun = model.begin(key, None);
@@ -112,7 +112,7 @@ impl Model {
         let write = &mut writes[begun.at];
         write.sure = outcome == Outcome::Done;
         write.refused = outcome == Outcome::Refused;
-        write.may_lose = !self.atomic_replace && !write.sure;
+        write.may_lose = !self.describes && !write.sure;
         if outcome != Outcome::GivenUp {
             write.to = now;
         }
@@ -197,8 +197,8 @@ pub(crate) mod rules {
     }
 
     pub(crate) fn a_failed_write_may_have_happened_until_the_next_one_is_done() {
-        for (atomic_replace, may_be_lost) in [(true, false), (false, true)] {
-            let model = Model::new(1, atomic_replace);
+        for (describes, may_be_lost) in [(true, false), (false, true)] {
+            let model = Model::new(1, describes);
             model.end(model.begin(0, Some(value(1))), Outcome::Done);
             model.end(model.begin(0, Some(value(2))), Outcome::Failed);
             assert_eq!(seen(&model, now(&model)), (vec![1, 2], may_be_lost));

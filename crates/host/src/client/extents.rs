@@ -5,11 +5,10 @@
 use super::messages::unexpected;
 use super::returns::Returned;
 use super::session::Session;
-use crate::lock::lock;
 use crate::wire::{Answer, Request, Reservation};
 use std::sync::Arc;
 use tensorlease_engine::Fault;
-use tensorlease_memory::{NoSlab, Region, SlabMemory, SlabSource};
+use tensorlease_memory::{NoSlab, Region, SlabMemory, SlabSource, lock};
 
 /// Makes a client's slabs.
 pub(super) struct Extents {

@@ -1,9 +1,8 @@
 //! Lanes: further connections of a client whose daemon has an engine behind it. A call on that engine may last, so each
 //! has a lane to itself.
-use super::connect::{self, Connection};
+use super::connect::{self, ConnectError, Connection};
 use super::messages::{refused, unavailable};
 use super::session::Session;
-use crate::lock::lock;
 use crate::socket::{self, Broken, FrameReader};
 use crate::wire::{Answer, Reply, Request};
 use rustix::net::sockopt::{self, Timeout};
@@ -11,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tensorlease_engine::Fault;
+use tensorlease_memory::lock;
 
 /// Most calls at once. A further call waits for one to end. A client gives its engine up long before that many hang.
 const LANES_MAX: usize = 48;
@@ -102,7 +102,7 @@ impl Lanes {
         }
         state.open += 1;
         drop(state);
-        let made = Lane::connect(session);
+        let made = Lane::connect(session, || !lock(&self.state).closed);
         let mut state = lock(&self.state);
         let made = made.and_then(|lane| if state.closed { Err(Fault::closed()) } else { Ok(lane) });
         match made {
@@ -131,9 +131,15 @@ impl Lanes {
 }
 
 impl Lane {
-    fn connect(session: &Session) -> Result<Self, Fault> {
-        let (connection, _) = connect::welcomed(&session.place, session.number)
-            .map_err(|error| unavailable(format!("{error}; open a new store")))?;
+    /// A daemon that is silent is asked again while the lanes are `open`: the caller knows how long it waits.
+    fn connect(session: &Session, open: impl Fn() -> bool) -> Result<Self, Fault> {
+        let welcomed = loop {
+            match connect::welcomed(&session.place, session.number) {
+                Err(ConnectError::Silent { .. }) if open() => {}
+                made => break made,
+            }
+        };
+        let (connection, _) = welcomed.map_err(|error| unavailable(format!("{error}; open a new store")))?;
         let Connection { socket, reader, out } = connection;
         // From now on calls may last. A waiting call wakes up now and then.
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(SLICE))

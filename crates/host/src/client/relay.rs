@@ -5,12 +5,11 @@ use super::lanes::{Lanes, Unanswered};
 use super::messages::{PerKey, check_tag, in_messages, key_too_long, numbers, unavailable};
 use super::registered::span;
 use super::session::Session;
-use crate::lock::lock;
 use crate::wire::{Fetch, KEY_BYTES_MAX, LIST_MAX, Request, Span, Store};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tensorlease_engine::{Fault, FaultKind, ReadOp, Tag, WriteOp};
-use tensorlease_memory::{CopyMode, NoSlab, Region, RegionMap, SlabMemory, SlabSource, Source, copy, limits};
+use tensorlease_memory::{CopyMode, NoSlab, Region, RegionMap, SlabMemory, SlabSource, Source, copy, limits, lock};
 
 /// Where in a staging extent the next object begins.
 const STAGED_ALIGN: usize = 64;

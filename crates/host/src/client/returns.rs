@@ -1,7 +1,7 @@
 //! Collects what goes back to the daemon, and sends it when it is worth a message.
-use crate::lock::lock;
 use crate::wire::{LIST_MAX, Request};
 use std::sync::Mutex;
+use tensorlease_memory::lock;
 
 /// Dropped views of this many bytes go back at once.
 const DUE_BYTES: usize = 1 << 20;

@@ -3,7 +3,6 @@ use super::connect::{Behind, ConnectError, Connection, bound, round_trip, welcom
 use super::messages::{refused, unavailable};
 use super::returns::{Returned, Returns};
 use super::shown::{self, Shown};
-use crate::lock::lock;
 use crate::place::SocketPath;
 use crate::socket::{self, Broken, FrameReader};
 use crate::watch;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Duration;
 use tensorlease_engine::Fault;
-use tensorlease_memory::{Mapping, RegionMap, fork};
+use tensorlease_memory::{Mapping, RegionMap, fork, lock};
 
 /// A daemon answers within microseconds. One that is silent for so long is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);

@@ -2,11 +2,10 @@
 use super::messages::{MESSAGE_KEY_BYTES_MAX, PerKey, check_tag, key_too_long, unavailable, unexpected};
 use super::session::{Session, Slabs};
 use super::window::{Reserved, Window};
-use crate::lock::lock;
 use crate::wire::{Answer, Commit, KEY_BYTES_MAX, Request, Reservation};
 use std::sync::Mutex;
 use tensorlease_engine::{Fault, FaultKind, WriteOp};
-use tensorlease_memory::{CopyMode, copy};
+use tensorlease_memory::{CopyMode, copy, lock};
 
 /// Most bytes that are reserved in one step. What these objects replace is free for the next step.
 const STEP_BYTES_MAX: u64 = 256 << 20;

@@ -1,11 +1,10 @@
 //! Extents: blocks of the arena that clients use as slabs of their own. Those whose clients are gone are quarantined
 //! while a transfer may write there.
 use super::violation::{ProtocolViolation, violation};
-use crate::lock::lock;
 use crate::wire::Span;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
-use tensorlease_memory::{Lease, SlabMemory, Source, Target};
+use tensorlease_memory::{Lease, SlabMemory, Source, Target, lock};
 
 /// Owned by its client's holdings, and by every transfer that runs in it.
 #[derive(Debug)]

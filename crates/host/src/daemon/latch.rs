@@ -1,7 +1,7 @@
 //! A value that is set once and that other threads wait for.
-use crate::lock::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use tensorlease_memory::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Latch<T> {

@@ -5,7 +5,6 @@ use super::shared::Shared;
 use super::start::{StartError, system};
 use super::threads::{self, ENGINE_STACK_BYTES, STACK_BYTES};
 use crate::descriptors;
-use crate::lock::lock;
 use crate::place::{FileId, Holder, PlaceError, SocketPath};
 use crate::watch;
 use rustix::event::{PollFd, PollFlags};
@@ -19,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tensorlease_memory::lock;
 use tensorlease_memory::process::Peer;
 
 /// Clients that may wait to be taken in. All processes of a host may come at once.

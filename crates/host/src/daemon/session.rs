@@ -1,12 +1,12 @@
 //! One client's connection: its process, its socket, what it holds.
 use super::holdings::Holdings;
-use crate::lock::lock;
 use crate::socket;
 use crate::wire::ClientRow;
 use rustix::process::Pid;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
+use tensorlease_memory::lock;
 
 /// One thread serves its requests. The reaper ends it.
 #[derive(Debug)]

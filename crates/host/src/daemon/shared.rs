@@ -8,13 +8,13 @@ use super::object::Object;
 use super::relay::Relay;
 use super::session::Session;
 use super::start::{DaemonOptions, StartError, system};
-use crate::lock::lock;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tensorlease_engine::ObjectIndex;
+use tensorlease_memory::lock;
 
 pub(super) struct Shared {
     pub(super) options: DaemonOptions,
