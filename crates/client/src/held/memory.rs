@@ -143,7 +143,7 @@ impl Memory {
     pub(crate) fn engine_closed(&self) {
         self.quarantine.end();
         // With the engine every registration has ended, also of memory that a running call held.
-        self.registrations.forget();
+        self.registrations.end();
         // Slabs without a block go now, not when the last handle of the store does: a host's are for its other processes.
         drop((self.arena.take_empty_slabs(), self.copies.take_empty_slabs()));
     }

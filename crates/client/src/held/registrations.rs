@@ -4,7 +4,10 @@ use crate::{accounts::Accounts, calls::Calls};
 use std::{
     error::Error,
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tensorlease_engine::{Fault, FaultKind, RegisterError, chained};
 use tensorlease_memory::{GrowError, Region, RegionMap, SlabKeeper, Source, lock};
@@ -13,8 +16,10 @@ use tensorlease_memory::{GrowError, Region, RegionMap, SlabKeeper, Source, lock}
 pub(crate) struct Registrations {
     calls: Arc<Calls>,
     accounts: Arc<Accounts>,
-    /// The slabs that are registered now.
+    /// The slabs that are registered, or were when the engine closed: a call that still runs is cut as before.
     slabs: Mutex<RegionMap>,
+    /// The engine is closed.
+    ended: AtomicBool,
 }
 
 impl SlabKeeper for Registrations {
@@ -44,6 +49,7 @@ impl Registrations {
             calls,
             accounts,
             slabs: Mutex::default(),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -91,7 +97,7 @@ impl Registrations {
 
     /// Unregisters a slab that leaves the arena, or whose engine is about to close.
     pub(crate) fn unregister_slab(&self, slab: Region) {
-        if lock(&self.slabs).remove(slab).is_some() {
+        if lock(&self.slabs).remove(slab).is_some() && !self.ended.load(Ordering::Acquire) {
             self.unregister_pieces(std::iter::once(slab));
         }
     }
@@ -103,13 +109,13 @@ impl Registrations {
     }
 
     /// The engine has ended every registration.
-    pub(super) fn forget(&self) {
-        lock(&self.slabs).clear();
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     /// Bytes of slabs that are registered now with an engine that needs it: their pages can't move, and a fork copies them.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        if !self.calls.registers() {
+        if !self.calls.registers() || self.ended.load(Ordering::Acquire) {
             return 0;
         }
         lock(&self.slabs).bytes()
