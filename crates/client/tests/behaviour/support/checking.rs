@@ -62,8 +62,9 @@ impl Checking {
         if claims.registering {
             capabilities.registration = Registration::Required;
         }
-        let claimed = claims.registration_bytes_max;
-        capabilities.registration_bytes_max = claimed.unwrap_or(capabilities.registration_bytes_max);
+        // No more than the inner engine takes: a host's is as long as its memory.
+        let claimed = claims.registration_bytes_max.unwrap_or(u64::MAX);
+        capabilities.registration_bytes_max = claimed.min(capabilities.registration_bytes_max);
         capabilities.batch_keys_max = claims.batch_keys_max.unwrap_or(capabilities.batch_keys_max);
         capabilities.batch_bytes_max = claims.batch_bytes_max.unwrap_or(capabilities.batch_bytes_max);
         capabilities.prompt &= !claims.not_prompt;
