@@ -32,8 +32,7 @@ def run_sweep(options: argparse.Namespace) -> int:
         max_bytes=options.max_bytes or default_max_bytes(options.shapes),
         seed=options.seed,
     )
-    report = sweep.new_report(settings)
-    return run_benchmark(options, sweep, report, lambda: sweep.run(settings, report))
+    return run_benchmark(options, sweep, settings, sweep.new_report(settings))
 
 
 def run_rounds(options: argparse.Namespace) -> int:
@@ -49,8 +48,7 @@ def run_rounds(options: argparse.Namespace) -> int:
         repetitions=options.reps,
         seed=options.seed,
     )
-    report = rounds.new_report(settings)
-    return run_benchmark(options, rounds, report, lambda: rounds.run(settings, report))
+    return run_benchmark(options, rounds, settings, rounds.new_report(settings))
 
 
 def run_writes(options: argparse.Namespace) -> int:
@@ -70,8 +68,7 @@ def run_writes(options: argparse.Namespace) -> int:
         max_bytes=options.max_bytes or default_max_bytes(options.shapes),
         seed=options.seed,
     )
-    report = writes.new_report(settings)
-    return run_benchmark(options, writes, report, lambda: writes.run(settings, report))
+    return run_benchmark(options, writes, settings, writes.new_report(settings))
 
 
 def run_pairs(options: argparse.Namespace) -> int:
@@ -90,8 +87,7 @@ def run_pairs(options: argparse.Namespace) -> int:
         readers=options.readers,
         seed=options.seed,
     )
-    report = pairs.new_report(settings)
-    return run_benchmark(options, pairs, report, lambda: pairs.run(settings, report))
+    return run_benchmark(options, pairs, settings, pairs.new_report(settings))
 
 
 def run_stack(options: argparse.Namespace) -> int:
@@ -108,8 +104,7 @@ def run_stack(options: argparse.Namespace) -> int:
         options.readers,
         options.seed,
     )
-    report = stack.new_report(settings)
-    return run_benchmark(options, stack, report, lambda: stack.run(settings, report))
+    return run_benchmark(options, stack, settings, stack.new_report(settings))
 
 
 def run_keys(options: argparse.Namespace) -> int:
@@ -126,8 +121,7 @@ def run_keys(options: argparse.Namespace) -> int:
         options.max_bytes,
         options.readers,
     )
-    report = key_costs.new_report(settings)
-    return run_benchmark(options, key_costs, report, lambda: key_costs.run(settings, report))
+    return run_benchmark(options, key_costs, settings, key_costs.new_report(settings))
 
 
 def run_plot(options: argparse.Namespace) -> int:

@@ -220,7 +220,9 @@ impl<C: Course> Reading<'_, C> {
         let versions = describe::versions(parts, &items, job.fetched_in_ranges(), wait)?;
         let replaced = job.replaced(versions);
         if replaced.is_empty() {
-            parts.accounts.stages().copy.time(|| job.copy_duplicates());
+            if 0 < job.duplicate_keys() {
+                parts.accounts.stages().copy.time(|| job.copy_duplicates());
+            }
             job.count(parts.accounts.counters());
             return Ok(Attempt::Read(job.deliver()));
         }

@@ -38,3 +38,24 @@ impl Terms {
         }
     }
 }
+
+/// What tests plan by: an engine that needs registrations, rounds of 64 KiB, two workers.
+#[cfg(test)]
+pub(crate) fn terms() -> Terms {
+    Terms {
+        registers: true,
+        registration_bytes_max: 1 << 40,
+        piece_bytes: 1 << 40,
+        staged_bytes_max: 64 << 10,
+        round_bytes: 64 << 10,
+        call: GroupLimits {
+            keys_max: 100,
+            bytes_max: 1 << 40,
+        },
+        large_read_bytes_min: 0,
+        large_write_bytes_min: 0,
+        workers: 2,
+        copy_is_cheaper: true,
+        retries: 3,
+    }
+}

@@ -87,7 +87,7 @@ def run_reads(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     report = reads.new_report(settings)
-    status = run_benchmark(options, reads, report, lambda: reads.run(settings, report))
+    status = run_benchmark(options, reads, settings, report)
     if options.plot is not None:
         plot.plot_reads(report, options.plot)
     return status
@@ -114,7 +114,7 @@ def verdicts_of(report: Report) -> list[Verdict]:
     return check_reads(report)
 
 
-def run_benchmark(options: argparse.Namespace, benchmark: ModuleType, report: Report, run: Callable[[], None]) -> int:
+def run_benchmark(options: argparse.Namespace, benchmark: ModuleType, settings: object, report: Report) -> int:
     """Runs, keeps what was measured whatever happens, prints the table and the verdicts."""
     from tensorlease.bench.report import judged, write_json
 
@@ -123,7 +123,7 @@ def run_benchmark(options: argparse.Namespace, benchmark: ModuleType, report: Re
     logger = logging.getLogger("tensorlease")
     logger.addFilter(_is_not_counted)
     try:
-        run()
+        benchmark.run(settings, report)
     finally:
         logger.removeFilter(_is_not_counted)
         if options.json is not None:

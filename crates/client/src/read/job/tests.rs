@@ -16,7 +16,7 @@ use crate::{
         groups::{Group, TransferMode},
         items::Items,
     },
-    terms::Terms,
+    terms::{Terms, terms},
 };
 use std::{ops::Range, sync::Arc};
 use tensorlease_arena::{Budget, plan::GroupLimits};
@@ -28,26 +28,6 @@ const MIB: u64 = 1 << 20;
 
 /// A transfer as a table shows it: item, first byte of the object, bytes.
 type Row = (u32, u64, u64);
-
-/// An engine that needs registrations, rounds of 64 KiB, two workers.
-fn terms() -> Terms {
-    Terms {
-        registers: true,
-        registration_bytes_max: 1 << 40,
-        piece_bytes: 1 << 40,
-        staged_bytes_max: 64 * KIB,
-        round_bytes: 64 * KIB,
-        call: GroupLimits {
-            keys_max: 100,
-            bytes_max: 1 << 40,
-        },
-        large_read_bytes_min: 0,
-        large_write_bytes_min: 0,
-        workers: 2,
-        copy_is_cheaper: true,
-        retries: 3,
-    }
-}
 
 fn quarantine() -> Arc<Quarantine> {
     let pool = || Pool::new("test", Budget::new(MIB, 4096).unwrap(), ForkPolicy::Inherit);

@@ -1,30 +1,10 @@
 //! A plan by tables: objects in, calls out.
 
 use super::*;
-use crate::{PutItem, write::object::checked};
+use crate::{PutItem, terms::terms, write::object::checked};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-
-/// An engine that needs registrations, rounds of 64 KiB, two workers.
-fn terms() -> Terms {
-    Terms {
-        registers: true,
-        registration_bytes_max: 1 << 40,
-        piece_bytes: 1 << 40,
-        staged_bytes_max: 64 * KIB,
-        round_bytes: 64 * KIB,
-        call: GroupLimits {
-            keys_max: 100,
-            bytes_max: 1 << 40,
-        },
-        large_read_bytes_min: 0,
-        large_write_bytes_min: 0,
-        workers: 2,
-        copy_is_cheaper: true,
-        retries: 3,
-    }
-}
 
 fn objects(lens: &[u64]) -> Vec<Object> {
     let item = |(at, len): (usize, &u64)| PutItem::packed(format!("k{at}"), vec![0; usize::try_from(*len).unwrap()]);
